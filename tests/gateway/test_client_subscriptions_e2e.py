@@ -61,7 +61,7 @@ def test_resource_is_subscribed_once_for_all_clients(start: Start, version: str)
 
 def test_undeclared_subscriptions_work(start: Start) -> None:
     """As with every server on the Python SDK 1.x, which declares `subscribe: false` and answers it."""
-    capabilities = ("--capabilities", "resources", "--subscribable", "--deny-subscribable")
+    capabilities = ("--capabilities", "tools,resources", "--subscribable", "--deny-subscribable")
     daemon = start({"fake": fake("--era", "legacy", *capabilities)})
     daemon.wait_connected("fake")
     client = McpClient(daemon, MODERN, server="fake")
