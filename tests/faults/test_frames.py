@@ -175,7 +175,6 @@ DELIVERED = {
     "twice": "twice",
     "unversioned": "unversioned",
     "pieces": "pieces",
-    "pretty": "pretty",
     "stringid": "stringid",
 }
 ANSWERED_BY_AN_ERROR = {"nul": "protocol", "batch": "timeout"}

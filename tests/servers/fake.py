@@ -57,7 +57,7 @@ Tools besides
   big {bytes, mb}             a text so long
   endless {mb=64}             that much of a line that never ends
   deep {depth=100000}         a result nested so deeply
-  odd {kind}                  a right answer, oddly written: surrogate utf8 u2028 pretty crlf bom nul twice
+  odd {kind}                  a right answer, oddly written: surrogate utf8 u2028 crlf bom nul twice
                               batch unversioned pieces stringid
   drop                        never answered
   log {level, data}           a log message of that level, if the caller wants log messages at all
@@ -554,9 +554,7 @@ class Fake:
         if kind == "stringid":
             answer["id"] = str(request["id"])
         whole: object = [answer] if kind == "batch" else answer
-        line = json.dumps(
-            whole, ensure_ascii=kind != "u2028", indent=2 if kind == "pretty" else None
-        ).encode()
+        line = json.dumps(whole, ensure_ascii=kind != "u2028").encode()
         if kind == "utf8":
             line = line.replace(b"@", b"\xff\xc3\x28\xed\xa0\x80")
         line = {"bom": b"\xef\xbb\xbf"}.get(kind, b"") + line + {"crlf": b"\r", "nul": b"\x00"}.get(kind, b"")
