@@ -21,7 +21,6 @@ from msgspec import Raw
 
 from mcpd.config.masking import MASK, SCHEME, is_secret_name, scrub, scrub_json
 from mcpd.model.api import ConnectStep
-from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
@@ -106,18 +105,10 @@ class ServerTaps:
     def open_tap(self, methods: Sequence[str], limit: int) -> Iterator[Tap]:
         """Collect all frames until the block is left; the arguments are those of `TapParams`.
 
-        Raises InvalidArguments if `limit` is greater than MAX_LIMIT, or `methods` are too many or long.
+        At most MAX_LIMIT bytes of a message are shown, and MAX_METHODS methods compared.
         """
-        problem, member = "", "methods"
-        if limit > MAX_LIMIT:
-            problem, member = f"must be at most {MAX_LIMIT}, not {limit}", "limit"
-        elif len(methods) > MAX_METHODS:
-            problem = f"must be at most {MAX_METHODS} methods, not {len(methods)}"
-        elif (longest := max(map(len, methods), default=0)) > MAX_METHOD:
-            problem = f"must have at most {MAX_METHOD} characters each, not {longest}"
-        if problem:
-            raise InvalidArguments(f"mcpd/tap: {member} {problem}", [Problem(f"$.{member}", problem)])
-        tap = Tap(self._server, self._mask, methods, limit)
+        methods = [method[:MAX_METHOD] for method in methods[:MAX_METHODS]]
+        tap = Tap(self._server, self._mask, methods, min(limit, MAX_LIMIT))
         self._taps.add(tap)
         self._install_all()
         try:
