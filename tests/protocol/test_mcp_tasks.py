@@ -194,17 +194,6 @@ async def test_questions_inside_a_task_are_answered_once(autojump_clock: MockClo
         all_valid(peer, "modern")
 
 
-async def test_task_ends_if_nobody_can_answer_its_question(autojump_clock: MockClock) -> None:
-    """The error contains the question, and the task is cancelled."""
-    question = {"method": "elicitation/create", "params": {"message": "Which branch?"}}
-    async with connected() as peer:
-        upstream = await ready(peer, "modern")
-        course(peer, task("input_required", inputRequests={"a": question}))
-        with pytest.raises(InputNeeded, match="elicitation/create"):
-            await seen_through(upstream, created("modern"))
-        await peer.hear("tasks/cancel")
-
-
 async def test_legacy_task_asks_while_its_result_is_awaited() -> None:
     """`tasks/result` waits; the server sends requests of its own meanwhile."""
     async with connected() as peer:

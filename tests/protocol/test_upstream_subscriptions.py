@@ -153,24 +153,6 @@ async def test_legacy_server_gets_only_the_changes() -> None:
         assert json.loads(bytes(talk.heard[0].params)) == {"uri": A}
 
 
-async def test_subscription_refused_by_a_legacy_server_is_reported() -> None:
-    """With the server's message; the others are subscribed."""
-    script = legacy(EVERYTHING)
-    script["resources/subscribe"] = lambda request: (
-        {"error": {"code": -32002, "message": "no such file"}}
-        if request["params"]["uri"] == B
-        else {"result": {}}
-    )
-    async with talking(script) as talk:
-        talk.interests.follow_resources("x", [A, B])
-        with trio.fail_after(30):
-            assert await talk.interests.wait_subscribed(A) == ""
-            assert "no such file" in await talk.interests.wait_subscribed(B)
-        talk.interests.set_log_level("x", "info")
-        await talk.peer.hear("logging/setLevel")
-        assert uris_of(talk.peer, "resources/subscribe").count(B) == 1
-
-
 async def test_subscriptions_leave_room_for_client_requests() -> None:
     """While thousands of resources are being subscribed, or unsubscribed, which takes few tasks."""
     script = legacy(EVERYTHING)

@@ -179,17 +179,3 @@ async def test_log_message_of_a_modern_server_names_its_request(tmp_path: Path) 
             for call in calls:
                 await call.wait_response()
         assert {id(notification.exchange) for notification in received} == set(map(id, calls))
-
-
-async def test_unhandled_server_request_is_refused_immediately(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """Pings are answered. Roots, sampling and other requests need a gateway that handles them."""
-    async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
-        await world.wait_connected()
-        for number, method in enumerate(("ping", "roots/list", "elicitation/create")):
-            world.script.talk({"id": number, "method": method})
-        await trio.sleep(1)
-        answers = [message for message in world.script.answers if "id" in message]
-        assert answers[0]["result"] == {}
-        assert [message["error"]["code"] for message in answers[1:]] == [-32601, -32601]

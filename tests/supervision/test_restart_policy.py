@@ -393,21 +393,6 @@ async def test_legacy_era_may_be_preferred(
         assert len(world.starts) == 1
 
 
-async def test_only_connections_after_a_failure_count_as_restarts(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """Those that a user requested do not, because they say nothing about the server."""
-    async with living(tmp_path, Life(lasts=5), Life(), era="legacy") as world:
-        await world.wait(lambda status: status.restarts == 1)
-        world.server.reconnect()
-        await world.wait(lambda status: len(world.starts) == 3 and status.status is ServerState.CONNECTED)
-        world.server.set_enabled(False)
-        await world.wait(lambda status: status.status is ServerState.DISABLED)
-        world.server.set_enabled(True)
-        await world.wait(lambda status: len(world.starts) == 4 and status.status is ServerState.CONNECTED)
-        assert world.server.status().restarts == 1
-
-
 async def test_program_that_writes_something_else_is_named_as_the_cause(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:

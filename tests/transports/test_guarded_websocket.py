@@ -37,16 +37,3 @@ async def test_slow_reader_of_a_long_message_is_alive(autojump_clock: trio.testi
             taken += len(await far.receive_some(1 << 16))
             silence = max(silence, trio.current_time() - wire.last_received_at)
     assert silence < PING_INTERVAL + PONG_TIMEOUT
-
-
-async def test_peer_that_does_not_read_is_aborted(autojump_clock: trio.testing.MockClock) -> None:
-    """The stream closes immediately and wakes its reader."""
-    near, _ = trio.testing.lockstep_stream_pair()
-    wire = GuardedStream(near, 30, MIB)
-    began = trio.current_time()
-    with pytest.raises(trio.BrokenResourceError):
-        await wire.send_all(bytes(MIB))
-    assert trio.current_time() - began == pytest.approx(30)
-    assert wire.close_reason == "it did not read for 30 s"
-    with pytest.raises(trio.ClosedResourceError):
-        await near.receive_some()

@@ -67,12 +67,6 @@ def test_envelope_is_read_wherever_the_long_member_is(data: st.DataObject) -> No
     )
 
 
-@settings(derandomize=True, max_examples=scaled(500))
-@given(st.binary(max_size=200) | st.text('{}[]:,"\\\\ ideresult0').map(str.encode))
-def test_random_bytes_are_survived(noise: bytes) -> None:
-    dropped(noise).envelope()
-
-
 @pytest.mark.parametrize(
     ("line", "key"),
     [

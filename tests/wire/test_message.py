@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcpd.model.steps import run_steps
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, TooLarge, merge_meta
+from mcpd.wire.message import BadFrame, TooLarge, merge_meta
 from tests.sampling import scaled
 
 numbers = st.one_of(
@@ -147,16 +147,6 @@ def test_invalid_utf8_inside_a_member_raises_bad_frame() -> None:
     assert wire.value(members["b"]) == ["\ufffd" * 3]  # text that is only invalid is repaired
 
 
-def test_ids_are_compared_by_spelling() -> None:
-    """1, 1.0, "1" and true are four different ids; a missing id is none."""
-    keys = [
-        wire.parse(b'{"id":%b,"method":"m"}' % key).key for key in (b"1", b"1.0", b'"1"', b"true", b"1e0")
-    ]
-    assert len(set(keys)) == 5
-    assert wire.parse(b'{"method":"m"}').id is ABSENT
-    assert wire.parse(b'{"id":null,"method":"m"}').id is not ABSENT
-
-
 @pytest.mark.parametrize(
     ("line", "result"),
     [
@@ -172,12 +162,6 @@ def test_ids_are_compared_by_spelling() -> None:
 def test_only_invalid_text_is_repaired(line: bytes, result: bytes) -> None:
     """A byte order mark, invalid UTF-8, a lone surrogate; numbers keep their spelling."""
     assert bytes(wire.parse(line).result) == result
-
-
-def test_batch_is_split_without_decoding() -> None:
-    assert wire.split_batch(b'[{"id":1.0}, 5 ,[]]') == [b'{"id":1.0}', b"5", b"[]"]
-    with pytest.raises(BadFrame):
-        wire.split_batch(b'{"id":1}')
 
 
 def test_frames_contain_params_and_ids_unchanged() -> None:
