@@ -99,6 +99,7 @@ def upgrades(daemon: Daemon) -> None:
     for _ in range(20):
         with endpoint.connection as connection, suppress(OSError):
             connection.sendall(one.encode() * 500)
+            connection.shutdown(socket.SHUT_WR)
             while connection.recv(MIB):
                 pass
 
