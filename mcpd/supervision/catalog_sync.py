@@ -33,6 +33,7 @@ from mcpd.supervision.catalog import (
     name_of_entry,
 )
 from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
 
 log = logging.getLogger("mcpd.server")
 _MIN_REFRESH_INTERVAL = 0.5
@@ -66,6 +67,8 @@ class CatalogSync:
         """The features whose fetch each event waits for."""
         self._announced_features: Collection[str] = ()
         """The features whose changes the current connection announces."""
+        self._may_ask_undeclared = True
+        """Whether a server without declared lists survives being asked for them."""
         if (cached := store.cached_lists(fingerprint)) is not None:
             self.catalog = load_catalog(cached, spec)
             if self.catalog is None:
@@ -128,6 +131,11 @@ class CatalogSync:
         """Fetch all lists of a new connection without replacing the catalog. Raises as `fetch_catalog`."""
         self._stale_features.clear()
         self._announced_changes.clear()
+        if self._may_ask_undeclared:
+            try:
+                await find_undeclared_lists(upstream)
+            finally:
+                self._may_ask_undeclared = upstream.link.end_error is None
         self._announced_features = upstream.announces_changes
         return await fetch_catalog(upstream, self.spec)
 
@@ -217,6 +225,39 @@ def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
 def _load_list(data: Raw, key: str) -> Listing:
     named = [(name_of_entry(raw, key), raw) for raw in wire.first_items(data, MAX_ENTRIES)[0]]
     return tuple(Item(name, bytes(raw)) for name, raw in named if name is not None)
+
+
+_TIMEOUT = 5.0
+"""Seconds for an answer: a server that ignores unknown methods must not be kept from connecting for long."""
+
+
+async def find_undeclared_lists(upstream: Upstream) -> None:
+    """Ask for `tools/list` if the server declared no tools, and for all lists if it declared none of them.
+
+    A feature whose list the server answers counts as declared (`Upstream.has`) from then on. Raises LinkLost
+    if the connection ends.
+    """
+    async with trio.open_nursery() as nursery:
+        for feature in _undeclared(upstream):
+            nursery.start_soon(_ask, upstream, feature)
+    if upstream.link.end_error is not None:
+        raise upstream.link.end_error
+
+
+def _undeclared(upstream: Upstream) -> Iterable[str]:
+    if not any(upstream.has(feature) for feature in FEATURES):
+        return FEATURES
+    return () if upstream.has("tools") else ("tools",)
+
+
+async def _ask(upstream: Upstream, feature: str) -> None:
+    try:
+        result = await upstream.request(f"{feature}/list", {}, timeout=_TIMEOUT)
+        members = wire.members(result)
+    except (McpdError, BadFrame):
+        return
+    if bytes(members.get(feature, b"")).startswith(b"["):
+        upstream.capabilities = {**upstream.capabilities, feature: {}}
 
 
 MAX_PAGES = 1000
