@@ -8,7 +8,13 @@ from typing import Literal, NewType, get_args
 
 import attrs
 
-from mcpd.config.fields import (
+from mcpd.config.oauth import OAUTH_SHAPE
+from mcpd.config.settings import (
+    WrittenRestart,
+    WrittenSettings,
+    WrittenTimeouts,
+)
+from mcpd.config.structuring import (
     Duration,
     Milliseconds,
     field,
@@ -17,12 +23,6 @@ from mcpd.config.fields import (
     spellings,
     text,
     written_fields,
-)
-from mcpd.config.oauth import OAUTH_SHAPE
-from mcpd.config.settings import (
-    WrittenRestart,
-    WrittenSettings,
-    WrittenTimeouts,
 )
 from mcpd.model.codec import Invalid, converter
 from mcpd.model.json_path import closest_match

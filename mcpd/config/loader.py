@@ -21,10 +21,10 @@ from mcpd.config.check_document import (
     check,
 )
 from mcpd.config.definition import is_comment
-from mcpd.config.fields import field, read
 from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, parse_jsonc
 from mcpd.config.masking import quote_line
 from mcpd.config.settings import SETTINGS
+from mcpd.config.structuring import field, read
 from mcpd.config.variables import expand_home
 from mcpd.files.paths import config_dir
 from mcpd.files.regular import UnusableFile, read_regular_file

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from mcpd.config.fields import Url, field, object_schema, read, register, set_members, spellings, text
+from mcpd.config.structuring import Url, field, object_schema, read, register, set_members, spellings, text
 from mcpd.model.codec import Invalid, converter, wrong_type
 from mcpd.model.errors import Problem
 from mcpd.model.json_path import join_path

@@ -9,7 +9,7 @@ from typing import Literal, NewType
 
 import attrs
 
-from mcpd.config.fields import (
+from mcpd.config.structuring import (
     field,
     object_schema,
     read,

@@ -22,16 +22,16 @@ from mcpd.config.definition import (
     TransportKind,
     is_comment,
 )
-from mcpd.config.fields import (
-    read,
-    set_members,
-)
 from mcpd.config.masking import PASSED_FIELDS, secret_values
 from mcpd.config.oauth import read_oauth
 from mcpd.config.settings import (
     Settings,
     effective_restart,
     effective_timeouts,
+)
+from mcpd.config.structuring import (
+    read,
+    set_members,
 )
 from mcpd.config.variables import expand, expand_home, misplaced_reference, size_problem
 from mcpd.model.errors import BadSpec, Problem

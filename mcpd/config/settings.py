@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 import attrs
 import msgspec
 
-from mcpd.config.fields import (
+from mcpd.config.policies import (
+    POLICIES_SHAPE,
+    PROFILES_SHAPE,
+    read_only_rules,
+    read_policies,
+    read_profile_rules,
+    read_profiles,
+)
+from mcpd.config.structuring import (
     Milliseconds,
     Seconds,
     field,
@@ -20,14 +28,6 @@ from mcpd.config.fields import (
     set_members,
     text,
     written_fields,
-)
-from mcpd.config.policies import (
-    POLICIES_SHAPE,
-    PROFILES_SHAPE,
-    read_only_rules,
-    read_policies,
-    read_profile_rules,
-    read_profiles,
 )
 from mcpd.config.variables import expand, misplaced_reference
 from mcpd.model.call_record import CallLogLevel

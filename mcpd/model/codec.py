@@ -2,7 +2,7 @@
 
 cattrs is lenient by default (`"false"` becomes True, a string becomes a list of letters). Here, every
 primitive must have the right type, unknown keys are refused, and all errors are reported together.
-`config/fields.py` adds how classes of the configuration are written.
+`config/structuring.py` adds how classes of the configuration are written.
 """
 
 from __future__ import annotations

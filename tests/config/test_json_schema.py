@@ -9,10 +9,10 @@ import jsonschema_rs
 import pytest
 
 from mcpd.config.definition import Definition, json_schema
-from mcpd.config.fields import spellings, written_fields
 from mcpd.config.jsonc import parse_jsonc
 from mcpd.config.loader import load
 from mcpd.config.settings import WrittenRestart, WrittenSettings, WrittenTimeouts
+from mcpd.config.structuring import spellings, written_fields
 from mcpd.model.errors import BadSpec
 
 WRITTEN = (Definition, WrittenSettings, WrittenTimeouts, WrittenRestart)
