@@ -21,7 +21,7 @@ from ctl.commands.add_remove_apply import show_applied
 from ctl.daemon import systemd
 from ctl.explain.config_check import check_config, next_environment
 from mcpd.config import definition_view
-from mcpd.config.check_document import Document
+from mcpd.config.check_document import ConfigDocument
 from mcpd.config.learned import warn_of_uncached_tools
 from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.files.atomic import write_atomically
@@ -72,7 +72,7 @@ def validate(cli: CliContext, file: str | None) -> int:
     return 0
 
 
-def _content(document: Document) -> bytes | None:
+def _content(document: ConfigDocument) -> bytes | None:
     """Return the bytes of a document's file; None if it has no file, or has changed since it was read."""
     if document.source != str(document.path):
         return None

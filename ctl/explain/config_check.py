@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ctl.cli.errors import CtlError, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.daemon import systemd
-from mcpd.config.check_document import Document, LoadedConfig, check
+from mcpd.config.check_document import ConfigDocument, LoadedConfig, check
 from mcpd.config.next_step import unset_variables
 from mcpd.model.errors import BadSpec, Problem
 
@@ -49,7 +49,7 @@ class NextEnvironment(NamedTuple):
         return f"{problem.path}: the environment variable {names[0]} is not set {where}"
 
 
-def check_config(cli: CliContext, document: Document, data: bytes | None) -> CheckedConfig:
+def check_config(cli: CliContext, document: ConfigDocument, data: bytes | None) -> CheckedConfig:
     """Check a document. `data` are the bytes of its file; None if it does not come from one.
 
     A running daemon decides. Otherwise, the environment of the next one counts, and variables that only a
@@ -89,7 +89,7 @@ def _socket(cli: CliContext) -> str:
         return ""
 
 
-def _ask_daemon(cli: CliContext, document: Document, data: bytes) -> CheckedConfig | None:
+def _ask_daemon(cli: CliContext, document: ConfigDocument, data: bytes) -> CheckedConfig | None:
     """Return what the daemon says; None if it is not running, or does not answer. Raises BadSpec."""
     cli.may_start = False
     try:

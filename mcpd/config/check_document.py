@@ -59,7 +59,7 @@ class DocumentLayout(msgspec.Struct, frozen=True):
     enabled: bool = True
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A document that could be parsed, from a file or from `$MCPD_SERVERS`."""
 
     layout: DocumentLayout
@@ -73,7 +73,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def check(document: Document, environ: Mapping[str, str]) -> LoadedConfig:
+def check(document: ConfigDocument, environ: Mapping[str, str]) -> LoadedConfig:
     """Parse settings and servers. Raises BadSpec with all problems, those of the layout first."""
     problems, warnings = list(document.problems), list(document.warnings)
     settings = check_settings(document, environ, problems, warnings)
@@ -91,7 +91,7 @@ def check(document: Document, environ: Mapping[str, str]) -> LoadedConfig:
 
 
 def check_settings(
-    document: Document, environ: Mapping[str, str], problems: list[Problem], warnings: list[str]
+    document: ConfigDocument, environ: Mapping[str, str], problems: list[Problem], warnings: list[str]
 ) -> Settings:
     """Return the settings. Errors are added to `problems`, and the defaults are used instead."""
     layout, path = document.layout, document.path
@@ -107,7 +107,7 @@ def check_settings(
 
 
 def assemble(
-    document: Document,
+    document: ConfigDocument,
     settings: Settings,
     parsed: ParsedServers,
     definitions: dict[str, Mapping[str, object]],

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from mcpd.config.check_document import (
-    Document,
+    ConfigDocument,
     DocumentLayout,
     LoadedConfig,
     assemble,
@@ -125,7 +125,7 @@ def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSp
     return path
 
 
-def _last_document(state_dir: Path, path: Path) -> Document | None:
+def _last_document(state_dir: Path, path: Path) -> ConfigDocument | None:
     """Return the last valid content of the file `path`, or None."""
     file = last_valid_path(state_dir)
     try:
@@ -142,7 +142,7 @@ def _last_document(state_dir: Path, path: Path) -> Document | None:
         digest = sha256(read_regular_file(path, MAX_FILE_SIZE)).hexdigest()
     except OSError:
         digest = ""
-    return Document(
+    return ConfigDocument(
         layout=DocumentLayout(servers, last.settings, enabled=last.enabled),  # type: ignore[arg-type] # list
         problems=[],
         warnings=[],
@@ -153,14 +153,14 @@ def _last_document(state_dir: Path, path: Path) -> Document | None:
     )
 
 
-def _has_general_problem(document: Document, problems: tuple[Problem, ...]) -> bool:
+def _has_general_problem(document: ConfigDocument, problems: tuple[Problem, ...]) -> bool:
     """Return whether an error is neither in a server nor in the settings."""
     parts = [document.layout.settings_path, *(path for _, _, path in document.layout.servers)]
     return any(not any(is_within(problem.path, part) for part in parts) for problem in problems)
 
 
 def _without_invalid_parts(
-    document: Document, environ: Mapping[str, str], problems: tuple[Problem, ...]
+    document: ConfigDocument, environ: Mapping[str, str], problems: tuple[Problem, ...]
 ) -> LoadedConfig:
     """Replace invalid definitions by an InvalidSpec."""
     warnings = list(document.warnings)

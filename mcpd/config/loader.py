@@ -15,7 +15,7 @@ import attrs
 
 from mcpd.config.check_document import (
     VARIABLE_SOURCE,
-    Document,
+    ConfigDocument,
     DocumentLayout,
     LoadedConfig,
     check,
@@ -71,7 +71,7 @@ def load(flag: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
         raise error.with_traceback(None) from None
 
 
-def read_document(flag: Path | None, environ: Mapping[str, str]) -> Document:
+def read_document(flag: Path | None, environ: Mapping[str, str]) -> ConfigDocument:
     """Find, read and parse the configuration, but do not check it. Raises BadSpec."""
     servers = environ.get("MCPD_SERVERS", "").strip()
     if servers:
@@ -80,7 +80,7 @@ def read_document(flag: Path | None, environ: Mapping[str, str]) -> Document:
     data = _read_file(path, required=required)
     if data is None:
         hint = f"no configuration yet: add a server with `mcpctl add`, or write {path}"
-        return Document(
+        return ConfigDocument(
             layout=DocumentLayout(),
             problems=[],
             warnings=[hint],
@@ -97,7 +97,7 @@ def parse_config(path: Path, data: bytes, environ: Mapping[str, str]) -> LoadedC
     return check(parse_document(path, data), environ)
 
 
-def parse_document(path: Path, data: bytes) -> Document:
+def parse_document(path: Path, data: bytes) -> ConfigDocument:
     """Parse `data` as the content of the file `path`, but do not check it. Raises BadSpec."""
     source = str(path)
     problems: list[Problem] = []
@@ -106,7 +106,7 @@ def parse_document(path: Path, data: bytes) -> Document:
     if kind == "JSON" and not text.strip():  # probably a save that failed; it must not remove all servers
         raise BadSpec.single("the file is empty", "restore it, or write {} to it", source)
     document = parse_text(text, kind, source, problems=problems)
-    return Document(
+    return ConfigDocument(
         layout=read_layout(document, problems, warnings),
         problems=problems,
         warnings=warnings,
@@ -396,10 +396,10 @@ def _refuse_foreign_document(members: Mapping[object, object], problems: list[Pr
         problems.append(Problem("$", message, _EXAMPLE))
 
 
-def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> Document:
+def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> ConfigDocument:
     problems: list[Problem] = []
     servers = _parse_named_list(parse_text(text, "JSON", VARIABLE_SOURCE), "$", problems)
-    return Document(
+    return ConfigDocument(
         layout=DocumentLayout(servers),
         problems=problems,
         warnings=[],

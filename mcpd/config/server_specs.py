@@ -76,7 +76,7 @@ class _DefinitionWithSecrets(Record):
     base_dir: Path
 
     def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
-        parser = _Parser(self.environ, self.settings, self.base_dir, fetched)
+        parser = _SpecParser(self.environ, self.settings, self.base_dir, fetched)
         parser.parse(self.name, self.definition, self.path)
         if parser.problems:
             raise BadSpec(parser.problems)
@@ -115,14 +115,14 @@ def parse_valid_servers(
     base_dir: Path,
 ) -> tuple[ParsedServers, list[Problem]]:
     """Return the valid ones of `servers` (name, definition, JSON path), and the problems of the others."""
-    parser = _Parser(environ, settings, base_dir, {})
+    parser = _SpecParser(environ, settings, base_dir, {})
     for name, definition, path in servers:
         parser.parse(name, definition, path)
     parsed = ParsedServers(parser.specs, frozenset(parser.secrets), tuple(parser.warnings))
     return parsed, parser.problems
 
 
-class _Parser(msgspec.Struct, eq=False):
+class _SpecParser(msgspec.Struct, eq=False):
     """Parses definitions one by one, and collects the results."""
 
     environ: Mapping[str, str]

@@ -42,11 +42,11 @@ _Resource = tuple[str, ManagedServer, str]
 _NOT_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
-class _Params(msgspec.Struct, gc=False):
+class _ClientParams(msgspec.Struct, gc=False):
     meta: Raw = msgspec.field(name="_meta", default=Raw(b""))
 
 
-_decode_meta = msgspec.json.Decoder(_Params).decode
+_decode_meta = msgspec.json.Decoder(_ClientParams).decode
 
 
 def apply_request_meta(request: ClientRequest) -> None:

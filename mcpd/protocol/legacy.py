@@ -53,7 +53,7 @@ def dialect(version: str = "") -> Dialect:
     )
 
 
-class _Inbound(msgspec.Struct, eq=False):
+class _LegacyInbound(msgspec.Struct, eq=False):
     """Handles messages from a legacy server. Every request gets a response: pings are answered, and requests
     that nobody handles are refused."""
 
@@ -77,7 +77,7 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     immediately, and would otherwise wait forever.
     """
     link.set_dialect(dialect())
-    link.inbound = _Inbound(link, hooks)
+    link.inbound = _LegacyInbound(link, hooks)
     params = {
         "protocolVersion": version,
         "capabilities": hooks.capabilities,

@@ -176,7 +176,7 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
             nursery.cancel_scope.cancel(reason="the link has ended")
 
     subscription = UpstreamListenStream(upstream, hooks)
-    link.inbound = _Inbound(hooks, subscription)
+    link.inbound = _ModernInbound(hooks, subscription)
     upstream.request_meta = upstream_request_meta
     declared = upstream.capabilities.get("extensions")
     has_tasks = isinstance(declared, Mapping) and extensions.TASKS in declared
@@ -187,7 +187,7 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
     return upstream
 
 
-class _Inbound(msgspec.Struct, eq=False):
+class _ModernInbound(msgspec.Struct, eq=False):
     """Handles messages from a modern server: notifications only. Requests are forbidden, and ignored."""
 
     hooks: Hooks

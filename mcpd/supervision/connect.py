@@ -26,8 +26,8 @@ from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.state.state_file import StateFile
 from mcpd.supervision.restart import (
     Evidence,
+    NextTry,
     NotMcpOutput,
-    Verdict,
     classify_failure,
     leaf_exceptions,
 )
@@ -233,7 +233,7 @@ class ConnectStrategy:
             return "trying HTTP+SSE: the server does not speak Streamable HTTP"
         return ""
 
-    def describe_attempts(self, failure: Failure, verdict: Verdict) -> tuple[Failure, Verdict]:
+    def describe_attempts(self, failure: Failure, verdict: NextTry) -> tuple[Failure, NextTry]:
         """Add the failed steps before this one to the failure; the next attempt starts from the first step.
 
         If an earlier step may succeed later, the verdict is RETRY whatever the last step says.
@@ -243,8 +243,8 @@ class ConnectStrategy:
             return failure, verdict
         tried = ", ".join([*before.steps, f"GET for HTTP+SSE: {failure.message}"])
         message = f"no MCP server answers at its URL ({tried})"
-        if before.may_be_temporary and verdict is Verdict.WAIT:
-            failure, verdict = attrs.evolve(failure, http_status=before.status), Verdict.RETRY
+        if before.may_be_temporary and verdict is NextTry.WAIT:
+            failure, verdict = attrs.evolve(failure, http_status=before.status), NextTry.RETRY
         return attrs.evolve(failure, message=message), verdict
 
     @property
@@ -285,14 +285,14 @@ class Attempt(msgspec.Struct, eq=False):
 
     def diagnose(
         self, error: BaseException, evidence: Evidence, strategy: ConnectStrategy
-    ) -> tuple[Failure, Verdict]:
+    ) -> tuple[Failure, NextTry]:
         """Return the failure, covering all ways that were tried, and the verdict. May contain secrets."""
         failure, verdict = strategy.describe_attempts(*classify_failure(error, evidence))
         if self.package_runner is not None and evidence.returncode is not None:
             message = f"{self.package_runner.failure_message} ({failure.message})"
             failure = attrs.evolve(failure, message=message)
-        if self.ready_at is not None and failure.kind is FailureKind.HTTP and verdict is Verdict.WAIT:
-            verdict = Verdict.RETRY  # it has worked: the next attempt finds out whether it can again
+        if self.ready_at is not None and failure.kind is FailureKind.HTTP and verdict is NextTry.WAIT:
+            verdict = NextTry.RETRY  # it has worked: the next attempt finds out whether it can again
         return failure, verdict
 
 

@@ -1,8 +1,8 @@
 """The restart policy: what happens after a server's connection or start attempt ends.
 
-    exception ── classify_failure ──> Failure + Verdict ── plan_recovery ──> next state, delay, log line
+    exception ── classify_failure ──> Failure + NextTry ── plan_recovery ──> next state, delay, log line
 
-    Verdict                                Next state   Next attempt
+    NextTry                                Next state   Next attempt
     RETRY, below the restart intensity     FAILED       after base · 1.5^(attempts-1) s, at most
                                                         `cap`; a random half of it is left out
     RETRY, `intensity` ends in 600 s       FAILED       crash loop: about every 300 s
@@ -73,7 +73,7 @@ LOGGED_FAILURES = 5
 _NO_LIMIT = 1 << 62
 
 
-class Verdict(enum.Enum):
+class NextTry(enum.Enum):
     """What to do after a failure."""
 
     RETRY = "retry"
@@ -133,7 +133,7 @@ def is_bug(error: BaseException) -> bool:
     return any(_precedence(leaf) == len(_KINDS) for leaf in leaf_exceptions(error))
 
 
-def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict]:
+def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure, NextTry]:
     """Return a Failure and a verdict for the exception that explains the most. Never raises."""
     cause = min(leaf_exceptions(error), key=_precedence)
     kind, verdict = _classify_leaf(cause, evidence)
@@ -161,23 +161,23 @@ def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure,
     )
 
 
-_KINDS: tuple[tuple[type[BaseException], FailureKind, Verdict], ...] = (
-    (InvalidDefinition, FailureKind.CONFIG, Verdict.WAIT),
-    (CannotStart, FailureKind.SPAWN, Verdict.WAIT),
-    (SecretUnavailable, FailureKind.SECRET, Verdict.WAIT),
-    (NeedsAuth, FailureKind.AUTH, Verdict.LOGIN),
-    (NotStreamableHttp, FailureKind.HTTP, Verdict.WAIT),
-    (NoCommonVersion, FailureKind.VERSION, Verdict.WAIT),
-    (Wedged, FailureKind.WEDGED, Verdict.RETRY),
-    (UpstreamRefused, FailureKind.PROTOCOL, Verdict.RETRY),
-    (HttpRefused, FailureKind.HTTP, Verdict.RETRY),
-    (ProtocolViolation, FailureKind.PROTOCOL, Verdict.RETRY),
-    (LinkLost, FailureKind.CLOSED, Verdict.RETRY),
-    (ServerDiedDuringProbe, FailureKind.CLOSED, Verdict.RETRY),
-    (NotMcpOutput, FailureKind.PROTOCOL, Verdict.RETRY),
-    (trio.TooSlowError, FailureKind.TIMEOUT, Verdict.RETRY),
-    (McpdError, FailureKind.PROTOCOL, Verdict.RETRY),
-    (OSError, FailureKind.SPAWN, Verdict.RETRY),
+_KINDS: tuple[tuple[type[BaseException], FailureKind, NextTry], ...] = (
+    (InvalidDefinition, FailureKind.CONFIG, NextTry.WAIT),
+    (CannotStart, FailureKind.SPAWN, NextTry.WAIT),
+    (SecretUnavailable, FailureKind.SECRET, NextTry.WAIT),
+    (NeedsAuth, FailureKind.AUTH, NextTry.LOGIN),
+    (NotStreamableHttp, FailureKind.HTTP, NextTry.WAIT),
+    (NoCommonVersion, FailureKind.VERSION, NextTry.WAIT),
+    (Wedged, FailureKind.WEDGED, NextTry.RETRY),
+    (UpstreamRefused, FailureKind.PROTOCOL, NextTry.RETRY),
+    (HttpRefused, FailureKind.HTTP, NextTry.RETRY),
+    (ProtocolViolation, FailureKind.PROTOCOL, NextTry.RETRY),
+    (LinkLost, FailureKind.CLOSED, NextTry.RETRY),
+    (ServerDiedDuringProbe, FailureKind.CLOSED, NextTry.RETRY),
+    (NotMcpOutput, FailureKind.PROTOCOL, NextTry.RETRY),
+    (trio.TooSlowError, FailureKind.TIMEOUT, NextTry.RETRY),
+    (McpdError, FailureKind.PROTOCOL, NextTry.RETRY),
+    (OSError, FailureKind.SPAWN, NextTry.RETRY),
 )
 """What each exception usually means; of several exceptions, the first in this order explains the most."""
 
@@ -195,16 +195,16 @@ def _precedence(error: BaseException) -> int:
     return next((rank for rank, row in enumerate(_KINDS) if isinstance(error, row[0])), len(_KINDS))
 
 
-def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKind, Verdict]:
+def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKind, NextTry]:
     rank = _precedence(error)
     if rank == len(_KINDS):
-        return FailureKind.INTERNAL, Verdict.RETRY
+        return FailureKind.INTERNAL, NextTry.RETRY
     _, kind, verdict = _KINDS[rank]
     match error:
         case NotStreamableHttp() if error.may_be_temporary:
-            verdict = Verdict.RETRY
+            verdict = NextTry.RETRY
         case HttpRefused() if error.status in _PERMANENT:
-            verdict = Verdict.WAIT
+            verdict = NextTry.WAIT
         case LinkLost() if evidence.is_remote and not error.may_have_run:
             kind = FailureKind.UNREACHABLE
         case LinkLost() | ServerDiedDuringProbe() if evidence.returncode is not None:
@@ -323,16 +323,16 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     crash_loop: bool = False
 
 
-def plan_recovery(name: str, verdict: Verdict, requested_delay: float, backoff: Backoff) -> RecoveryPlan:
+def plan_recovery(name: str, verdict: NextTry, requested_delay: float, backoff: Backoff) -> RecoveryPlan:
     """Decide what follows a failure, and count it; `requested_delay` is the server's `Retry-After`."""
     was_looping = backoff.in_crash_loop
     pause = backoff.record_end(trio.current_time())
     loud = backoff.attempts <= LOGGED_FAILURES or backoff.in_crash_loop > was_looping
     level = logging.WARNING if loud else logging.DEBUG
-    if verdict is Verdict.LOGIN:
+    if verdict is NextTry.LOGIN:
         # What to do depends on the definition: the failure and the next step say it.
         return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason="it refuses access", level=level)
-    if verdict is Verdict.WAIT:
+    if verdict is NextTry.WAIT:
         reason = advice.to_fix(name)
         suffix = "; not retrying until something changes"
         return RecoveryPlan(state=ServerState.FAILED, reason=reason, level=level, log_suffix=suffix)

@@ -24,8 +24,8 @@ from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
 from mcpd.supervision.restart import (
     Backoff,
     Evidence,
+    NextTry,
     NotMcpOutput,
-    Verdict,
     Wedged,
     classify_failure,
     is_bug,
@@ -35,50 +35,50 @@ from mcpd.transports.child_process import CannotStart
 
 LOST = LinkLost("it: exited with status 3", server="it")
 
-TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
-    (CannotStart("no such file"), Evidence(), "spawn", Verdict.WAIT),
-    (NoCommonVersion("it: speaks 1999", server="it"), Evidence(), "version", Verdict.WAIT),
-    (Wedged("left 2 requests unanswered"), Evidence(), "wedged", Verdict.RETRY),
-    (LOST, Evidence(returncode=3), "exited", Verdict.RETRY),
-    (LOST, Evidence(returncode=0), "exited", Verdict.RETRY),
-    (LOST, Evidence(returncode=-9), "killed", Verdict.RETRY),
-    (LOST, Evidence(), "closed", Verdict.RETRY),
-    (ServerDiedDuringProbe(), Evidence(returncode=1), "exited", Verdict.RETRY),
-    (UpstreamRefused("it: no", server="it", upstream_code=-32603), Evidence(), "protocol", Verdict.RETRY),
-    (ProtocolViolation("it: no object", server="it"), Evidence(), "protocol", Verdict.RETRY),
-    (CallTimeout("it: took 5 s", server="it", after=5), Evidence(), "timeout", Verdict.RETRY),
-    (trio.TooSlowError("tools/list took more than 15 s"), Evidence(), "timeout", Verdict.RETRY),
-    (NotMcpOutput("30 s"), Evidence(unparsable_sample="Usage: it"), "protocol", Verdict.RETRY),
-    (Overloaded("it: full", server="it"), Evidence(), "protocol", Verdict.RETRY),
-    (LimitReached("it: twice", server="it", rule="$"), Evidence(), "protocol", Verdict.RETRY),
-    (NeedsAuth("it: HTTP 401", server="it", status=401), Evidence(is_remote=True), "auth", Verdict.LOGIN),
-    (HttpRefused("it: HTTP 404", server="it", status=404), Evidence(is_remote=True), "http", Verdict.WAIT),
-    (HttpRefused("it: HTTP 405", server="it", status=405), Evidence(is_remote=True), "http", Verdict.WAIT),
-    (HttpRefused("it: HTTP 307", server="it", status=307), Evidence(is_remote=True), "http", Verdict.WAIT),
-    (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(is_remote=True), "http", Verdict.RETRY),
-    (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(is_remote=True), "http", Verdict.RETRY),
-    (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(is_remote=True), "http", Verdict.RETRY),
-    (NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(is_remote=True), "http", Verdict.WAIT),
-    (NotStreamableHttp(["initialize: HTTP 501"], 501), Evidence(is_remote=True), "http", Verdict.WAIT),
-    (NotStreamableHttp(["initialize: HTTP 500"], 500), Evidence(is_remote=True), "http", Verdict.RETRY),
-    (NotStreamableHttp(["initialize: error -32600"]), Evidence(is_remote=True), "http", Verdict.WAIT),
-    (LOST, Evidence(is_remote=True), "closed", Verdict.RETRY),
+TABLE: list[tuple[BaseException, Evidence, str, NextTry]] = [
+    (CannotStart("no such file"), Evidence(), "spawn", NextTry.WAIT),
+    (NoCommonVersion("it: speaks 1999", server="it"), Evidence(), "version", NextTry.WAIT),
+    (Wedged("left 2 requests unanswered"), Evidence(), "wedged", NextTry.RETRY),
+    (LOST, Evidence(returncode=3), "exited", NextTry.RETRY),
+    (LOST, Evidence(returncode=0), "exited", NextTry.RETRY),
+    (LOST, Evidence(returncode=-9), "killed", NextTry.RETRY),
+    (LOST, Evidence(), "closed", NextTry.RETRY),
+    (ServerDiedDuringProbe(), Evidence(returncode=1), "exited", NextTry.RETRY),
+    (UpstreamRefused("it: no", server="it", upstream_code=-32603), Evidence(), "protocol", NextTry.RETRY),
+    (ProtocolViolation("it: no object", server="it"), Evidence(), "protocol", NextTry.RETRY),
+    (CallTimeout("it: took 5 s", server="it", after=5), Evidence(), "timeout", NextTry.RETRY),
+    (trio.TooSlowError("tools/list took more than 15 s"), Evidence(), "timeout", NextTry.RETRY),
+    (NotMcpOutput("30 s"), Evidence(unparsable_sample="Usage: it"), "protocol", NextTry.RETRY),
+    (Overloaded("it: full", server="it"), Evidence(), "protocol", NextTry.RETRY),
+    (LimitReached("it: twice", server="it", rule="$"), Evidence(), "protocol", NextTry.RETRY),
+    (NeedsAuth("it: HTTP 401", server="it", status=401), Evidence(is_remote=True), "auth", NextTry.LOGIN),
+    (HttpRefused("it: HTTP 404", server="it", status=404), Evidence(is_remote=True), "http", NextTry.WAIT),
+    (HttpRefused("it: HTTP 405", server="it", status=405), Evidence(is_remote=True), "http", NextTry.WAIT),
+    (HttpRefused("it: HTTP 307", server="it", status=307), Evidence(is_remote=True), "http", NextTry.WAIT),
+    (HttpRefused("it: HTTP 429", server="it", status=429), Evidence(is_remote=True), "http", NextTry.RETRY),
+    (HttpRefused("it: HTTP 500", server="it", status=500), Evidence(is_remote=True), "http", NextTry.RETRY),
+    (HttpRefused("it: HTTP 503", server="it", status=503), Evidence(is_remote=True), "http", NextTry.RETRY),
+    (NotStreamableHttp(["initialize: HTTP 404"], 404), Evidence(is_remote=True), "http", NextTry.WAIT),
+    (NotStreamableHttp(["initialize: HTTP 501"], 501), Evidence(is_remote=True), "http", NextTry.WAIT),
+    (NotStreamableHttp(["initialize: HTTP 500"], 500), Evidence(is_remote=True), "http", NextTry.RETRY),
+    (NotStreamableHttp(["initialize: error -32600"]), Evidence(is_remote=True), "http", NextTry.WAIT),
+    (LOST, Evidence(is_remote=True), "closed", NextTry.RETRY),
     (
         LinkLost("it: refused", server="it", may_have_run=False),
         Evidence(is_remote=True),
         "unreachable",
-        Verdict.RETRY,
+        NextTry.RETRY,
     ),
-    (OSError(errno.EMFILE, "Too many open files"), Evidence(), "resources", Verdict.RETRY),
-    (BlockingIOError(errno.EAGAIN, "Try again"), Evidence(), "resources", Verdict.RETRY),
-    (OSError(errno.EIO, "I/O error"), Evidence(), "spawn", Verdict.RETRY),
-    (ZeroDivisionError(), Evidence(), "internal", Verdict.RETRY),
+    (OSError(errno.EMFILE, "Too many open files"), Evidence(), "resources", NextTry.RETRY),
+    (BlockingIOError(errno.EAGAIN, "Try again"), Evidence(), "resources", NextTry.RETRY),
+    (OSError(errno.EIO, "I/O error"), Evidence(), "spawn", NextTry.RETRY),
+    (ZeroDivisionError(), Evidence(), "internal", NextTry.RETRY),
 ]
 
 
 @pytest.mark.parametrize(("error", "evidence", "kind", "verdict"), TABLE)
 def test_every_error_has_a_failure_kind_and_a_verdict(
-    error: BaseException, evidence: Evidence, kind: str, verdict: Verdict
+    error: BaseException, evidence: Evidence, kind: str, verdict: NextTry
 ) -> None:
     """Errors may be in groups. Only failures that are certain to repeat wait for a user."""
     for raised in (error, BaseExceptionGroup("", [BaseExceptionGroup("", [error])])):
@@ -116,5 +116,5 @@ def test_failure_contains_the_evidence() -> None:
 
 async def test_the_reason_of_a_refusal_names_no_step() -> None:
     """What helps depends on the definition: a login is not possible with an `Authorization` header."""
-    plan = plan_recovery("it", Verdict.LOGIN, 0.0, Backoff(RestartPolicy(), lambda: 0.5))
+    plan = plan_recovery("it", NextTry.LOGIN, 0.0, Backoff(RestartPolicy(), lambda: 0.5))
     assert (plan.state, plan.reason) == (ServerState.NEEDS_AUTH, "it refuses access")

@@ -42,14 +42,14 @@ class _Meta(msgspec.Struct, gc=False):
     capabilities: _Object = msgspec.field(name=f"{RESERVED_PREFIX}clientCapabilities")
 
 
-class _Params(msgspec.Struct, gc=False):
+class _RequestParams(msgspec.Struct, gc=False):
     meta: _Meta = msgspec.field(name="_meta")
     name: Raw | UnsetType = UNSET
     uri: Raw | UnsetType = UNSET
     taskId: Raw | UnsetType = UNSET  # the name in the protocol
 
 
-_decode = msgspec.json.Decoder(_Params).decode
+_decode = msgspec.json.Decoder(_RequestParams).decode
 _text = msgspec.json.Decoder(str).decode
 
 
@@ -102,7 +102,7 @@ class HeaderCheck:
         if self._is_repeated:
             raise RequestMismatch(HEADER_MISMATCH, "an Mcp- header is repeated")
 
-    def _check_name(self, message: Message, params: _Params, view: View) -> None:
+    def _check_name(self, message: Message, params: _RequestParams, view: View) -> None:
         named_by = NAME_PARAMETERS[message.method]
         given: Raw | UnsetType = getattr(params, named_by)
         if given is not UNSET and len(given) > _MAX_NAME:
