@@ -219,6 +219,17 @@ def test_stopped_child_is_detected_and_a_busy_one_is_not(start: Start) -> None:
     assert "stopped" in error["message"]
 
 
+def wait_arrived(client: Client, server: str) -> None:
+    """Wait until the only call that was sent to a server has arrived there."""
+    polls = itertools.count(1)
+
+    def has_arrived() -> bool:
+        number, seen = next(polls), json.loads(client.call(server, "counts")["output"])["seen"]
+        return bool(seen["tools/call"] > number)
+
+    wait_until(has_arrived, lambda: "the call did not arrive")
+
+
 @pytest.mark.parametrize("what", ["stdout", "stdin"])
 def test_child_that_closes_a_pipe_but_keeps_running_is_restarted(start: Start, what: str) -> None:
     """Callers get an error within 1 s, and the server restarts."""
@@ -227,6 +238,7 @@ def test_child_that_closes_a_pipe_but_keeps_running_is_restarted(start: Start, w
     client, pid = daemon.client(), daemon.status("half")["pid"]
     with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         waiting = client.send("mcpd/call", server="half", tool="drop", arguments={})
+        wait_arrived(client, "half")
         closing = client.send("mcpd/call", server="half", tool="close", arguments={"what": what})
         if what == "stdin":
             assert client.answer(closing)["success"]
@@ -250,14 +262,7 @@ def test_child_that_stops_reading_fails_only_its_unread_calls(start: Start) -> N
     client, pid = daemon.client(), daemon.status("full")["pid"]
     with undisturbed(daemon, "calm", slowest=0.05), stopwatch() as watch:
         late = client.send("mcpd/call", server="full", tool="late", arguments={"seconds": 2.5})
-
-        polls = itertools.count(1)
-
-        def arrived() -> bool:
-            number, seen = next(polls), json.loads(client.call("full", "counts")["output"])["seen"]
-            return bool(seen["tools/call"] > number)
-
-        wait_until(arrived, lambda: "the call did not arrive")
+        wait_arrived(client, "full")
         assert client.call("full", "stop_reading")["success"]
         watch.restart()
         with pytest.raises(Refused, match="full: it has not read its input") as refused:
