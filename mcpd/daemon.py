@@ -41,8 +41,6 @@ from mcpd.operations import Operations
 from mcpd.privacy.redact import Redactor
 from mcpd.process import instance_lock, labels, processes, systemd
 from mcpd.process.guardian import Guardian
-from mcpd.process.kept_modules import KeptModules
-from mcpd.process.memory import trim_heap_soon
 from mcpd.state.active_config import ActiveConfig, watch_config
 from mcpd.state.history import EventHistory, acting_for, current_actor
 from mcpd.state.state_file import StateFile
@@ -64,25 +62,6 @@ DRAIN_TIMEOUT = 3.0
 _LAST_READS_TIMEOUT = 0.5
 """Seconds to read what clients have already sent when the daemon stops."""
 _KILL_INTERVAL = 0.05
-_START_TIMEOUT = 3.0
-"""Seconds after which the daemon attends to less urgent work although servers are still starting."""
-_IMPORTED_LATER = (
-    "mcpd.api",
-    "mcpd.auth",
-    "mcpd.calls",
-    "mcpd.process",
-    "mcpd.transports",
-    "mcpd.wire",
-    "anyio",
-    "h11",
-    "httpcore2",
-    "httptools",
-    "httpx",
-    "trio_websocket",
-    "truststore",
-    "wsproto",
-)
-"""Packages of which most daemons do not need all modules. Imported at the start, they would take 6 MB."""
 _STOPPING = "mcpd is stopping"
 
 
@@ -405,7 +384,6 @@ class _Daemon:
             services.start_soon(self._reap_strays)
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)
-            services.start_soon(self._keep_modules)
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run, self._gateway)
                 servers.start_soon(self._gateway.run)
@@ -498,26 +476,6 @@ class _Daemon:
         while True:  # repeat: a server may just be starting
             self._supervisor.kill_all()
             await trio.sleep(_KILL_INTERVAL)
-
-    async def _keep_modules(self) -> None:
-        """Read the code of modules that are not imported yet, before an upgrade can replace their files.
-
-        The servers come first: the thread that reads the code competes with them for Python's lock.
-        """
-
-        def keep() -> None:
-            trio.from_thread.run(self._wait_servers_started)
-            KeptModules().keep(_IMPORTED_LATER)
-
-        await trio.to_thread.run_sync(keep, thread_name="keep modules")
-        trim_heap_soon()  # of what the imports left behind
-
-    async def _wait_servers_started(self) -> None:
-        """Wait until the servers of the start are connected or have failed, for _START_TIMEOUT at most."""
-        with trio.move_on_after(_START_TIMEOUT):
-            await self._supervisor.wait_applied(self._supervisor.generation)
-            for server in self._supervisor.servers():
-                await server.wait_settled()
 
     async def _reap_strays(self) -> None:
         """Reap orphaned descendants. mcpd is their subreaper, so they would otherwise remain zombies."""
