@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 COMPLETION = "_MCPCTL_COMPLETE"
 """Set by the shell when it wants completions (click's protocol)."""
 
-COLOR_CHOICES = ("auto", "always", "never")
-
 
 def main() -> None:
     prepare_standard_streams()
@@ -109,13 +107,11 @@ def _discard_output() -> None:
 SimpleCommand = tuple[list[str], dict[str, str]]
 """The arguments of a command line, and its options."""
 
-_COMMON_OPTIONS = ("--socket", "--color")
 _BRIDGE_OPTIONS = ("--server", "--profile", "--client")
 
 
 def _status(cli: CliContext, arguments: list[str], options: Mapping[str, str]) -> int:
     cli.socket_option = options.get("--socket", "")
-    cli.out.color = options.get("--color", cli.out.color)
     cli.out.json |= "--json" in options
     cli.may_start &= "--no-start" not in options
     if len(arguments) == 2:
@@ -145,13 +141,13 @@ def _parse_simple(argv: Sequence[str]) -> SimpleCommand | None:
         name, equals, value = argument.partition("=")
         if argument in ("--json", "--no-start"):
             options[argument] = "yes"
-        elif name in _COMMON_OPTIONS or name in _BRIDGE_OPTIONS:
+        elif name == "--socket" or name in _BRIDGE_OPTIONS:
             options[name] = value if equals else next(rest, "")
         elif argument.startswith("-") or not argument:
             return None
         else:
             arguments.append(argument)
-    if not all(options.values()) or options.get("--color", "auto") not in COLOR_CHOICES:
+    if not all(options.values()):
         return None
     if arguments == ["bridge"]:
         return arguments, options

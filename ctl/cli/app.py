@@ -11,7 +11,6 @@ import click
 
 from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
-from ctl.cli.output import FORMATS
 from ctl.commands import COMMANDS, EVERYDAY, SECTIONS, SYNONYMS
 from mcpd.model.errors import CannotWrite
 
@@ -66,12 +65,7 @@ def _cli_context(ctx: click.Context) -> CliContext:
 
 
 def _set_json(cli: CliContext, _: bool) -> None:
-    cli.out.json, cli.out.format_is_default = True, False
-
-
-def _set_format(cli: CliContext, value: str) -> None:
-    cli.out.set_format(value)
-    cli.out.format_is_default = False
+    cli.out.json = cli.json_option = True
 
 
 def _option(name: str, apply: Callable[[CliContext, Any], None], help: str, **more: object) -> click.Option:
@@ -79,9 +73,8 @@ def _option(name: str, apply: Callable[[CliContext, Any], None], help: str, **mo
         if value and ctx.find_root().obj is not None:
             apply(_cli_context(ctx), value)
 
-    names = name.split("/")
     return click.Option(
-        names, is_eager=True, expose_value=False, callback=callback, help=help, **cast("Any", more)
+        [name], is_eager=True, expose_value=False, callback=callback, help=help, **cast("Any", more)
     )
 
 
@@ -95,13 +88,6 @@ def _common_options(*, after: bool) -> list[click.Option]:
             is_flag=True,
         ),
         _option(
-            "-o/--format",
-            _set_format,
-            "Output format; jsonl prints one document per line. [MCPCTL_OUTPUT]",
-            type=click.Choice(FORMATS),
-            hidden=after,
-        ),
-        _option(
             "--socket",
             lambda cli, value: setattr(cli, "socket_option", value),
             "The socket of the daemon. [MCPD_SOCKET]",
@@ -113,13 +99,6 @@ def _common_options(*, after: bool) -> list[click.Option]:
             lambda cli, _: setattr(cli, "may_start", False),
             "Fail if the daemon is not running instead of starting it. [MCPD_NO_START=1]",
             is_flag=True,
-            hidden=after,
-        ),
-        _option(
-            "--color",
-            lambda cli, value: setattr(cli.out, "color", value),
-            "When to use colors. By default on a terminal, unless NO_COLOR is set.",
-            type=click.Choice(["auto", "always", "never"]),
             hidden=after,
         ),
     ]
@@ -180,9 +159,8 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
         for shell in SHELLS.values():
             add_completion_class(shell)
         return shell_complete(app, {"obj": cli}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
-    words = argv[: argv.index("--")] if "--" in argv else argv
-    if not {"--json", "--format=json", "--format=jsonl"}.isdisjoint(words):
-        _set_json(cli, True)  # before parsing, so that usage errors are JSON too
+    if "--json" in (argv[: argv.index("--")] if "--" in argv else argv):
+        cli.out.json = True  # before parsing, so that usage errors are JSON too
     try:
         argv = argv or ["--help"]
         with app.make_context("mcpctl", list(argv), obj=cli) as ctx:

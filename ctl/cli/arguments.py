@@ -22,7 +22,7 @@ from mcpd.files.regular import UnusableFile, read_regular_file, read_up_to
 
 _MAX_FILE_SIZE = 64 * 1024 * 1024
 """Bytes of a file with arguments."""
-_CALL_OPTIONS = ("args", "timeout", "raw", "json", "format", "socket", "no-start", "color", "help")
+_CALL_OPTIONS = ("args", "timeout", "raw", "json", "socket", "no-start", "help")
 """Options of `mcpctl call`, for suggestions."""
 
 
@@ -233,8 +233,6 @@ def read_named_file(name: str, max_size: int) -> bytes:
             return read_up_to(file, max_size, name)
     return read_regular_file(Path(name).expanduser(), max_size)
 
-
-utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")
 
 _SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")

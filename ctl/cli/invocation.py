@@ -35,7 +35,8 @@ class CliContext:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.may_start = environ.get("MCPD_NO_START", "") in ("", "0")
         self.out = Output(environ)
-        self.out.set_format(environ.get("MCPCTL_OUTPUT", ""))
+        self.json_option = False
+        """JSON was asked for on the command line, rather than in the environment."""
         self.has_called = False
         """Whether a tool has run, so that a later error must say that."""
         self._environ = environ

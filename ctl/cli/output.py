@@ -18,9 +18,6 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from typing import TextIO
 
-FORMATS = ("table", "json", "jsonl")
-"""Values of `--format`."""
-
 Line = Sequence[str]
 """The parts of one line."""
 
@@ -42,30 +39,19 @@ def paint(text: str, style: str) -> Painted:
 
 
 class Output:
-    """stdout and stderr of one run, and the output format."""
+    """stdout and stderr of one run. `json`: the answer is one JSON document."""
 
-    def __init__(self, environ: Mapping[str, str], *, as_json: bool = False, color: str = "auto") -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self.json = as_json
-        self.format_is_default = True
-        """The format is not from the command line; it may be from the environment."""
-        self.compact = False
-        """JSON stays on one line, even on a terminal."""
-        self.color = color
+        self.json = environ.get("MCPCTL_OUTPUT") == "json"
         self.socket = ""
         """The value of `--socket`, which next steps repeat; empty for the default socket."""
         self.tty = sys.stdout.isatty()
         self._progress_shown = False
 
-    def set_format(self, name: str) -> None:
-        """Set one of `FORMATS`; ignore any other value."""
-        if name in FORMATS:
-            self.json = name != "table"
-            self.compact = name == "jsonl"
-
     def line(self, *parts: str) -> None:
         """Print one line of the answer."""
-        _write(sys.stdout, _styled(parts, _is_colored(sys.stdout, self.color, self._environ)))
+        _write(sys.stdout, _styled(parts, _is_colored(sys.stdout, self._environ)))
 
     def lines(self, lines: Iterable[Line]) -> None:
         for parts in lines:
@@ -84,7 +70,7 @@ class Output:
     def json_document(self, text: str) -> None:
         """Print JSON text: byte for byte in a pipe, indented and escaped on a terminal."""
         if self.tty:
-            text = escape(text if self.compact else indent(text))
+            text = escape(indent(text))
         self.data(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def json_value(self, value: object) -> None:
@@ -122,7 +108,7 @@ class Output:
         """Print one line on stderr, for a person."""
         self.end_progress()
         sys.stdout.flush()
-        _write(sys.stderr, _styled(parts, _is_colored(sys.stderr, self.color, self._environ)))
+        _write(sys.stderr, _styled(parts, _is_colored(sys.stderr, self._environ)))
 
     def warning(self, text: str) -> None:
         self.message(paint("warning: ", "yellow"), text)
@@ -205,12 +191,10 @@ class Output:
 
     def styled(self, parts: Line) -> str:
         """Return one line as it would be printed, for a live display."""
-        return _styled(parts, _is_colored(sys.stdout, self.color, self._environ))
+        return _styled(parts, _is_colored(sys.stdout, self._environ))
 
 
-def _is_colored(stream: TextIO, color: str, environ: Mapping[str, str]) -> bool:
-    if color != "auto":
-        return color == "always"
+def _is_colored(stream: TextIO, environ: Mapping[str, str]) -> bool:
     if environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR"):
@@ -266,8 +250,10 @@ def _clean_inner(part: str) -> str:
     return f"{left}{clean(inner)}{part[len(left) + len(inner) :]}"
 
 
-_PREFERRED_WIDTH, _MIN_WIDTH = 24, 12
-"""Widths that the last column, and a squeezed one, keep if possible."""
+_MIN_WIDTH = 12
+"""Characters that a truncated column keeps."""
+_LAST_WIDTH = 24
+"""Characters that the last column keeps at the expense of others, if it has as many."""
 
 
 def table(
@@ -278,59 +264,42 @@ def table(
     fit: int | None = None,
     squeeze: Sequence[int] = (),
     drop: Sequence[int] = (),
-    whole: int | None = None,
-    preferred: int = _PREFERRED_WIDTH,
 ) -> list[Line]:
     """Lay out columns as wide as their widest cell, two spaces apart. `right` lists the right-aligned ones.
 
-    With `fit`, the last column is truncated so that no line is longer. Before it has fewer than `preferred`
-    characters, the columns in `drop` are omitted and those in `squeeze` truncated, in that order. Cells of
-    the column `whole` can be copied: they are never truncated. Without `fit`, nothing is truncated.
+    With `fit`, columns in `drop` are omitted, those in `squeeze` truncated, and then the last, in that order,
+    until no line is longer. Without it, as in a pipe, nothing is.
     """
     cells: list[Line] = [[_styled_like(cell, clean(cell)) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
+    *others, last = range(len(header))
+    if fit is not None:
+        wanted = min(widths[last], _LAST_WIDTH)
+        for i in drop:
+            if _total(widths, others) + wanted > fit:
+                others.remove(i)
+        for i in squeeze:
+            excess = _total(widths, others) + wanted - fit
+            widths[i] = min(widths[i], max(_MIN_WIDTH, widths[i] - excess))
+        widths[last] = min(widths[last], max(len(header[last]), fit - _total(widths, others)))
+    kept = [*others, last]
     lines: list[Line] = [[paint(name, "bold") for name in header], *cells]
-    if fit is None:
-        return [_laid_out(row, widths, right) for row in lines]
-    last = len(header) - 1
-    wanted = max(len(header[last]), min(widths[last], preferred))
-    kept, dropped = list(range(last + 1)), list(drop)
-    while dropped and sum(widths[i] for i in kept[:-1]) + wanted + 2 * (len(kept) - 1) > fit:
-        kept.remove(dropped.pop(0))
-    room = fit - 2 * (len(kept) - 1)
-    for i in squeeze if whole is None else (whole, *squeeze):  # the room of the last column comes first
-        lack = sum(widths[j] for j in kept[:-1]) + wanted - room
-        widths[i] = min(widths[i], max(len(header[i]), _MIN_WIDTH, widths[i] - lack))
-    widths[last] = max(len(header[last]), min(widths[last], room - sum(widths[i] for i in kept[:-1])))
-    at_right = [kept.index(i) for i in right if i in kept]
-    return [
-        _laid_out(_cut_row(row, widths, kept, squeeze, fit), [widths[i] for i in kept], at_right)
-        for row in lines
-    ]
+    return [_laid_out(row, widths, kept, right) for row in lines]
 
 
-def _cut_row(
-    row: Line, widths: Sequence[int], kept: Sequence[int], squeeze: Sequence[int], fit: int
-) -> list[str]:
-    """Return the kept cells. The last one has what the others leave of the line, which may be wider."""
-    *others, last = kept
-    shown = [_cut_cell(row[i], widths[i]) if i in squeeze else row[i] for i in others]
-    taken = sum(max(widths[i], width(cell)) + 2 for i, cell in zip(others, shown, strict=True))
-    return [*shown, _cut_cell(row[last], min(widths[last], fit - taken))]
+def _total(widths: Sequence[int], columns: Sequence[int]) -> int:
+    return sum(widths[i] + 2 for i in columns)
 
 
-def _laid_out(cells: Line, widths: Sequence[int], right: Sequence[int]) -> Line:
-    """Return the parts of a row: padded cells, two spaces apart."""
+def _laid_out(row: Line, widths: Sequence[int], kept: Sequence[int], right: Sequence[int]) -> Line:
+    """Return the parts of a row: cells of their columns' widths, two spaces apart."""
     parts: list[str] = []
-    for i, cell in enumerate(cells):
-        pad, is_last = " " * (widths[i] - width(cell)), i == len(cells) - 1
-        gap = "" if is_last else "  "
-        parts += [pad, cell, gap] if i in right else [cell, "" if is_last else pad, gap]
+    for i in kept:
+        cell = _styled_like(row[i], cut(row[i], widths[i]))
+        pad = " " * (widths[i] - width(cell))
+        parts += [pad, cell] if i in right else [cell] if i == kept[-1] else [cell, pad]
+        parts += [] if i == kept[-1] else ["  "]
     return [part for part in parts if part]
-
-
-def _cut_cell(cell: str, columns: int) -> str:
-    return _styled_like(cell, cut(cell, columns))
 
 
 def _styled_like(model: str, text: str) -> str:

@@ -85,28 +85,25 @@ def seconds_since(stamp: str, now: float | None = None) -> float | None:
     return None if then is None else (time.time() if now is None else now) - then
 
 
-def clock_time(stamp: str, *, utc: bool = False) -> str:
-    """Return an RFC 3339 UTC time as `2026-11-21 07:30:00` in the local time zone, or in UTC.
-
-    With `utc`, the zone is not added. An invalid time is returned unchanged.
-    """
+def clock_time(stamp: str) -> str:
+    """Return an RFC 3339 UTC time as `2026-11-21 07:30:00` in local time; invalid text unchanged."""
     seconds = timestamp(stamp)
     if seconds is None:
         return stamp
-    return time.strftime("%Y-%m-%d %H:%M:%S", (time.gmtime if utc else time.localtime)(seconds))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def format_time(stamp: str | None, *, utc: bool = False) -> str:
-    """Return `2026-11-21 07:30:00 (3m ago)` in local time, or `2026-11-21 06:30:00 UTC (3m ago)`."""
-    return f"{clock_time(str(stamp), utc=utc)}{' UTC' if utc else ''} ({ago(stamp)})"
+def format_time(stamp: str | None) -> str:
+    """Return `2026-11-21 07:30:00 (3m ago)` in local time."""
+    return f"{clock_time(str(stamp))} ({ago(stamp)})"
 
 
-def in_local_time(text: str, *, utc: bool = False) -> str:
-    """Convert times such as `2026-11-21 18:00:00 UTC` in a sentence of the daemon, unless `utc`.
+def in_local_time(text: str) -> str:
+    """Convert times such as `2026-11-21 18:00:00 UTC` in a sentence of the daemon.
 
     The result has the offset of the zone, as in `2026-11-21 19:00:00 +01:00`.
     """
-    if utc or " UTC" not in text:
+    if " UTC" not in text:
         return text
     import re
 
@@ -120,13 +117,13 @@ def in_local_time(text: str, *, utc: bool = False) -> str:
     return re.sub(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC", convert, text)
 
 
-def log_line(line: str, *, utc: bool = False) -> str:
-    """Convert the time at the beginning of a line of a log to the local time zone, unless `utc`.
+def log_line(line: str) -> str:
+    """Convert the time at the beginning of a line of a log to the local time zone.
 
     A line without a time is returned unchanged.
     """
     stamp, space, text = line.partition(" ")
-    if utc or not stamp.endswith("Z") or timestamp(stamp) is None:
+    if not stamp.endswith("Z") or timestamp(stamp) is None:
         return line
     return f"{clock_time(stamp)}{stamp[19:-1]}{space}{text}"
 

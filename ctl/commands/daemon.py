@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from ctl.cli.arguments import utc_option
 from ctl.cli.errors import BadConfiguration, CtlError
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import objects
@@ -129,16 +128,15 @@ def status(cli: CliContext) -> int:
     "-n", "--lines", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Lines to show."
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
-@utc_option
 @click.pass_obj
-def logs(cli: CliContext, lines: int, follow: bool, utc: bool) -> int:
+def logs(cli: CliContext, lines: int, follow: bool) -> int:
     """Show the log of the daemon itself.
 
     Reads the journal of the systemd service, or the log file of a background daemon. For the log of a server
     use `mcpctl logs SERVER`.
     """
     if systemd.manages_socket(cli.socket):
-        return _show_journal(cli, lines, follow, utc=utc)
+        return _show_journal(cli, lines, follow)
     path = process.log_path()
     if not os.path.exists(path):
         raise CtlError(f"log file not found: {path}", hint="a daemon started by hand logs to its terminal")
@@ -150,7 +148,7 @@ def logs(cli: CliContext, lines: int, follow: bool, utc: bool) -> int:
         if cli.out.json:
             cli.out.json_line({"line": line})
         else:
-            cli.out.block(log_line(_format_record(line), utc=utc))
+            cli.out.block(log_line(_format_record(line)))
         if follow:
             cli.out.flush()
     return 0
@@ -165,12 +163,12 @@ def _format_record(line: str) -> str:
         return line
 
 
-def _show_journal(cli: CliContext, lines: int, follow: bool, *, utc: bool) -> int:
+def _show_journal(cli: CliContext, lines: int, follow: bool) -> int:
     """Print the end of the service's journal. Returns journalctl's exit code."""
     command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", SERVICE, "-n", str(lines)]
     # Under systemd, the daemon writes no timestamps, because the journal adds them.
     form = ("json" if follow else "cat") if cli.out.json else "short-iso"
-    command += ["-o", form, "--no-hostname", *["-f"] * follow, *["--utc"] * utc]
+    command += ["-o", form, "--no-hostname", *["-f"] * follow]
     cli.out.flush()
     try:
         if follow:

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import click
 
-from ctl.cli.arguments import utc_option
 from ctl.cli.completion import server_names
 from ctl.cli.errors import DaemonError, UsageError
 from ctl.cli.invocation import CliContext
@@ -23,9 +22,8 @@ _PING_TIMEOUT = 2.0
 @click.command(epilog="Examples:\n\n\b\n  mcpctl status\n  mcpctl status github --json")
 @click.argument("servers", metavar="[SERVER...]", nargs=-1, shell_complete=server_names)
 @click.option("-w", "--watch", is_flag=True, help="Keep updating the display; quit with q or Ctrl-C.")
-@utc_option
 @click.pass_obj
-def status(cli: CliContext, servers: tuple[str, ...], watch: bool, utc: bool) -> int:
+def status(cli: CliContext, servers: tuple[str, ...], watch: bool) -> int:
     """Show the status of all servers, or details for one.
 
     With SERVER, the exit code is 0 if it is connected or idle, 4 if it needs a login, otherwise 6. With
@@ -37,8 +35,8 @@ def status(cli: CliContext, servers: tuple[str, ...], watch: bool, utc: bool) ->
             raise UsageError("--watch shows one server, or all", hint=f"mcpctl status {names[0]} --watch")
         from ctl.show.watch import watch_status
 
-        return watch_status(cli, names[0] if names else None, utc=utc)
-    return show_servers(cli, names, utc=utc) if names else show_table(cli, utc=utc)
+        return watch_status(cli, names[0] if names else None)
+    return show_servers(cli, names) if names else show_table(cli)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
@@ -48,9 +46,8 @@ def status(cli: CliContext, servers: tuple[str, ...], watch: bool, utc: bool) ->
     default=None,
     help="Compare the environment with that of your terminal. [default: if failed]",
 )
-@utc_option
 @click.pass_obj
-def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
+def why(cli: CliContext, server: str, shell: bool | None) -> int:
     """Explain the state of a server and suggest what to do.
 
     Shows the cause, the evidence and who requested the state. A service does not see the environment of your
@@ -69,15 +66,14 @@ def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
     if cli.out.json:
         cli.out.json_value(explanation)
     else:
-        cli.out.lines(explanation_lines(explanation, detail["server"], cli.out.columns, utc=utc))
+        cli.out.lines(explanation_lines(explanation, detail["server"], cli.out.columns))
     return not_ready_exit(detail["server"])
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")
 @click.argument("server", shell_complete=server_names)
-@utc_option
 @click.pass_obj
-def debug(cli: CliContext, server: str, utc: bool) -> int:
+def debug(cli: CliContext, server: str) -> int:
     """Show everything known about one server.
 
     Includes its command, environment variables, connection steps, unparsable output and the end of its log.
@@ -85,7 +81,7 @@ def debug(cli: CliContext, server: str, utc: bool) -> int:
     """
     reply = cli.call("mcpd/server", {"server": server})
     if not cli.show_json(reply):
-        cli.out.lines(debug_lines(reply.value, utc=utc))
+        cli.out.lines(debug_lines(reply.value))
     return not_ready_exit(reply.value["server"])
 
 

@@ -101,12 +101,11 @@ def shutdown(cli: CliContext) -> int:
 def completion(cli: CliContext, shell: str) -> int:
     """Print the completion script for a shell.
 
-    Names of servers and tools come from the running daemon; completion never starts it. The script is printed
-    as JSON only with --json, not because of MCPCTL_OUTPUT.
+    Names of servers and tools come from the running daemon; completion never starts it.
     """
     app = click.get_current_context().find_root().command
     script = SHELLS[shell](app, {}, "mcpctl", "_MCPCTL_COMPLETE").source()
-    if cli.out.json and not cli.out.format_is_default:
+    if cli.json_option:
         cli.out.json_value({"shell": shell, "script": script})
     else:
         cli.out.block(script)

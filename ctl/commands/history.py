@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.cli.arguments import parse_duration, rfc3339, utc_option
+from ctl.cli.arguments import parse_duration, rfc3339
 from ctl.cli.completion import server_names
 from ctl.cli.invocation import CliContext
 from ctl.cli.text import count
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Entries to show."
 )
-@utc_option
 @click.pass_obj
-def history(cli: CliContext, server: str | None, lines: int, utc: bool) -> int:
+def history(cli: CliContext, server: str | None, lines: int) -> int:
     """Show past events for one server or all servers.
 
     Lists state changes with their causes, changes of tool lists and of the configuration, and who requested
@@ -34,7 +33,7 @@ def history(cli: CliContext, server: str | None, lines: int, utc: bool) -> int:
     if cli.show_json(reply):
         return 0
     if entries := reply.value["entries"]:
-        cli.out.lines(history_table(entries, servers=server is None, fit=cli.out.columns, utc=utc))
+        cli.out.lines(history_table(entries, servers=server is None, fit=cli.out.columns))
     else:
         cli.out.message("no events yet")
     if dropped := reply.value.get("dropped"):
@@ -55,7 +54,6 @@ def history(cli: CliContext, server: str | None, lines: int, utc: bool) -> int:
 @click.option(
     "-n", "--lines", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Calls to show."
 )
-@utc_option
 @click.pass_obj
 def calls(
     cli: CliContext,
@@ -66,7 +64,6 @@ def calls(
     failed: bool,
     follow: bool,
     lines: int,
-    utc: bool,
 ) -> int:
     """Show which client called which tool, and how it ended.
 
@@ -87,12 +84,12 @@ def calls(
         for item in cli.stream("mcpd/calls", params):
             assert item is not None
             for record in item.value["calls"] if "calls" in item.value else [item.value["call"]]:
-                cli.out.stream_item(record, *call_line(record, utc=utc))
+                cli.out.stream_item(record, *call_line(record))
     reply = cli.call("mcpd/calls", params)
     if cli.show_json(reply):
         return 0
     if found := reply.value["calls"]:
-        cli.out.lines(calls_table(found, fit=cli.out.columns, utc=utc))
+        cli.out.lines(calls_table(found, fit=cli.out.columns))
     else:
         is_filtered = any((since, client, server, tool, failed))
         cli.out.message("no calls match" if is_filtered else "no calls yet")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from ctl.cli.arguments import utc_option
 from ctl.cli.completion import server_names
 from ctl.cli.errors import DaemonGone, DaemonUnreachable
 from ctl.cli.invocation import CliContext
@@ -33,33 +32,32 @@ _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note"
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Lines to show."
 )
-@utc_option
 @click.pass_obj
-def logs(cli: CliContext, server: str, follow: bool, lines: int, utc: bool) -> int:
+def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
     """Show what a server wrote to stderr.
 
     The log survives restarts of the server and of the daemon, and --follow continues after them. With
     --follow --json, prints one object per line.
     """
     if follow:
-        _follow_log(cli, server, lines, utc=utc)
+        _follow_log(cli, server, lines)
     reply = cli.call("mcpd/logs", {"server": server, "lines": lines, "follow": False})
     if not cli.show_json(reply):
         for line in reply.value["lines"]:
-            cli.out.line(log_line(line, utc=utc))
+            cli.out.line(log_line(line))
         if not reply.value["lines"] and lines:
             cli.out.message(f"{server} has not written anything to stderr yet (a remote server never does)")
     return 0
 
 
-def _follow_log(cli: CliContext, server: str, lines: int, *, utc: bool) -> NoReturn:
+def _follow_log(cli: CliContext, server: str, lines: int) -> NoReturn:
     """Print the last lines and all later ones until Ctrl-C, also those of the next daemon."""
     last: str | None = None
     """The last line that was printed or, before the first, that the log had."""
     has_begun = False
 
     def show(line: str) -> None:
-        cli.out.stream_item({"line": line}, log_line(line, utc=utc))
+        cli.out.stream_item({"line": line}, log_line(line))
 
     while True:
         asked = _RESUMED_LINES if has_begun else max(lines, 1)
@@ -112,15 +110,14 @@ def _reconnect(cli: CliContext) -> None:
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl events\n  mcpctl events github --json")
 @click.argument("servers", metavar="[SERVER]...", nargs=-1, shell_complete=server_names)
-@utc_option
 @click.pass_obj
-def events(cli: CliContext, servers: tuple[str, ...], utc: bool) -> int:
+def events(cli: CliContext, servers: tuple[str, ...]) -> int:
     """Follow server events as they happen.
 
     Prints the current state of each server first, then every event until Ctrl-C. With --json, prints one
     object per line.
     """
-    print_events(cli, servers, utc=utc)
+    print_events(cli, servers)
     return 0
 
 
@@ -143,9 +140,8 @@ def events(cli: CliContext, servers: tuple[str, ...], utc: bool) -> int:
     show_default=True,
     help="Truncate messages longer than this many bytes, up to 262144.",
 )
-@utc_option
 @click.pass_obj
-def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int, utc: bool) -> int:
+def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> int:
     """Show a server's messages live, with secrets masked.
 
     Covers all connections to the server, until Ctrl-C. → marks messages to the server, ← messages from it.
@@ -161,14 +157,14 @@ def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int, utc:
         frame = item.value["frame"]
         if not cli.out.json and (dropped := frame.get("dropped")):
             cli.out.line(paint(f"… {dropped} messages skipped (too fast to show)", "yellow"))
-        cli.out.stream_item(frame, *frame_line(frame, cli.out.columns, utc=utc))
+        cli.out.stream_item(frame, *frame_line(frame, cli.out.columns))
     return 0
 
 
-def frame_line(frame: TapFrame, columns: int | None, *, utc: bool = False) -> Line:
+def frame_line(frame: TapFrame, columns: int | None) -> Line:
     """One message: time, direction, method, and as much of its text as fits."""
     arrow, style = _ARROWS.get(frame["direction"], ("?", "bold"))
-    message, start = frame.get("message"), f"{clock_time(frame['at'], utc=utc)[11:]}{frame['at'][19:23]} "
+    message, start = frame.get("message"), f"{clock_time(frame['at'])[11:]}{frame['at'][19:23]} "
     text = frame.get("text", "") if message is None else json.dumps(message, ensure_ascii=False)
     label = " "
     if frame["direction"] != "note":

@@ -249,7 +249,7 @@ def resources(cli: CliContext, server: str | None) -> int:
     ]
     header = ("SERVER", "URI", "TYPE", "NAME")
     if rows:
-        cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,), whole=1))
+        cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,)))
     else:
         cli.out.message(f"no resources{_on(server)}")
     _report_missing(cli, objects(reply.value.get("missing")))

@@ -66,7 +66,7 @@ _SHARE = {
 # ── status SERVER ───────────────────────────────────────────────────────────────────────────────
 
 
-def show_servers(cli: CliContext, servers: Sequence[str], *, utc: bool = False) -> int:
+def show_servers(cli: CliContext, servers: Sequence[str]) -> int:
     """Print one server or several in detail. Returns the highest of their exit codes."""
     replies = [cli.call("mcpd/server", {"server": name}, timeout=STATUS_TIMEOUT) for name in servers]
     documents = [_with_next_step(reply) for reply in replies] if cli.out.json else []
@@ -75,7 +75,7 @@ def show_servers(cli: CliContext, servers: Sequence[str], *, utc: bool = False) 
     elif documents:
         cli.out.json_document(f'{{"servers":[{",".join(documents)}]}}')
     for number, reply in enumerate(replies if not cli.out.json else ()):
-        cli.out.lines([*([[]] if number else []), *server_block(reply.value, utc=utc)])
+        cli.out.lines([*([[]] if number else []), *server_block(reply.value)])
     return max(not_ready_exit(reply.value["server"]) for reply in replies)
 
 
@@ -89,33 +89,33 @@ def _with_next_step(reply: Reply[ServerDetail]) -> str:
     return json.dumps({**reply.value, "next": step})
 
 
-def server_block(detail: ServerDetail, log_lines: int = 10, *, utc: bool = False) -> list[Line]:
+def server_block(detail: ServerDetail, log_lines: int = 10) -> list[Line]:
     """Return the state of a server with its evidence, the end of its log, and the next command."""
     server = detail["server"]
     info = server.get("server_info") or {}
     title = f"{info.get('title') or info.get('name') or ''} {info.get('version', '')}".strip()
     failure = server.get("last_error")
     lines: list[Line] = [[paint(server["name"], "bold"), f" - {title}" if title else ""]]
-    rows = [*_state_rows(server, utc=utc), *_connection_rows(detail), *_waiting_rows(server, utc=utc)]
+    rows = [*_state_rows(server), *_connection_rows(detail), *_waiting_rows(server)]
     if failure:
         message = failure["message"]
         rows.append(("last error", [message if server["status"] in READY else paint(message, "red")]))
     lines += labelled_lines([*rows, *_evidence_rows(failure)])
     lines += _warning_lines(server)
     if log_lines and (log := detail.get("log", [])[-log_lines:]):
-        lines += [[], *([paint(log_line(line, utc=utc), "dim")] for line in log)]
+        lines += [[], *([paint(log_line(line), "dim")] for line in log)]
     return [*lines, [], [paint("next: ", "dim"), next_step(detail)]]
 
 
-def _state_rows(server: ServerStatus, *, utc: bool) -> Rows:
-    since = format_time(server["since"], utc=utc)
+def _state_rows(server: ServerStatus) -> Rows:
+    since = format_time(server["since"])
     rows: Rows = [("state", [painted_state(server), f" since {since}"])]
     if degraded := server.get("degraded"):
         rows.append(("but", [paint(degraded, "yellow")]))
     if reason := server.get("reason"):
-        rows.append(("reason", in_local_time(reason, utc=utc) + time_left(server.get("off_until"))))
+        rows.append(("reason", in_local_time(reason) + time_left(server.get("off_until"))))
     if retry_at := server.get("retry_at"):
-        at = f"{clock_time(retry_at, utc=utc)}{' UTC' if utc else ''}"
+        at = f"{clock_time(retry_at)}"
         rows.append(("next try", f"{until(retry_at)} ({at})"))
     return rows
 
@@ -178,17 +178,17 @@ def second_connection(detail: ServerDetail) -> str:
     return ""
 
 
-def _waiting_rows(server: ServerStatus, *, utc: bool) -> Rows:
+def _waiting_rows(server: ServerStatus) -> Rows:
     """Return rows that say who was asked what since when, and which calls wait."""
     rows: Rows = []
     for question in server.get("questions", ()):
         gone = "" if question.get("client_is_connected", True) else ", disconnected"
         text = f": {text}" if (text := question["text"]) else ""
-        asked = f"{question['client']}{gone} at {format_time(question['since'], utc=utc)}"
+        asked = f"{question['client']}{gone} at {format_time(question['since'])}"
         rows.append(("asked", f"{asked}, by {question['call']}{text}"))
     waiting = server.get("waiting", [])
     for call in waiting:
-        since = format_time(call["since"], utc=utc)
+        since = format_time(call["since"])
         rows.append(("waiting", f"{call['call']} of {call['client']}, since {since}"))
     if (more := server.get("waiting_calls", 0) - len(waiting)) > 0:
         rows.append(("waiting", f"and {count(more, 'call')} more"))
@@ -330,15 +330,13 @@ def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Expla
     }
 
 
-def explanation_lines(
-    explanation: Explanation, server: ServerStatus, fit: int | None, *, utc: bool
-) -> list[Line]:
+def explanation_lines(explanation: Explanation, server: ServerStatus, fit: int | None) -> list[Line]:
     status, failure = server["status"], server.get("last_error")
-    cause = in_local_time(short_message(explanation["cause"]), utc=utc)
+    cause = in_local_time(short_message(explanation["cause"]))
     is_bad = status not in READY or impairment(server)
     state = paint(status, COLORS.get(status, "bold"))
     lines: list[Line] = [
-        [paint(f"{server['name']}: ", "bold"), state, f" since {format_time(server['since'], utc=utc)}"],
+        [paint(f"{server['name']}: ", "bold"), state, f" since {format_time(server['since'])}"],
         ["cause: ", paint(cause, "yellow") if is_bad else cause],
     ]
     if retry_at := server.get("retry_at"):
@@ -348,8 +346,8 @@ def explanation_lines(
     rows: Rows = []
     down_since = explanation["down_since"]
     if down_since and down_since[:19] < server["since"][:19]:
-        rows.append(("down since", format_time(down_since, utc=utc)))
-    rows += _waiting_rows(server, utc=utc)
+        rows.append(("down since", format_time(down_since)))
+    rows += _waiting_rows(server)
     rows += _evidence_rows(failure)
     rows += _binary_rows(explanation["binary"])
     rows += _setting_rows(explanation, is_ready=status in READY)
@@ -358,7 +356,7 @@ def explanation_lines(
         lines += [[], *labelled_lines(rows)]
     lines += _warning_lines(server)
     if entries := explanation["history"]:
-        lines += [[], *history_table(entries, servers=False, fit=fit, utc=utc)]
+        lines += [[], *history_table(entries, servers=False, fit=fit)]
     return [*lines, [], [paint("next: ", "dim"), explanation["next"]]]
 
 
@@ -428,11 +426,11 @@ def _first(names: Sequence[str]) -> str:
 # ── debug ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def debug_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
+def debug_lines(detail: ServerDetail) -> list[Line]:
     import json
 
     status = detail["server"]
-    lines = server_block(detail, log_lines=0, utc=utc)
+    lines = server_block(detail, log_lines=0)
     if detail.get("command"):
         started = [
             ("executable", detail.get("executable") or "not found"),
@@ -442,7 +440,7 @@ def debug_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
         ]
         lines += _section("Process", labelled_lines(started))
     steps: list[Line] = [
-        [clock_time(step["at"], utc=utc), f"{step['ms']:.0f} ms", step["step"], step["outcome"]]
+        [clock_time(step["at"]), f"{step['ms']:.0f} ms", step["step"], step["outcome"]]
         for step in detail.get("negotiation", ())
     ]
     if steps:
@@ -458,7 +456,7 @@ def debug_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
     lines += _section("Instructions", [[f"  {line}"] for line in instructions.splitlines()])
     definition = json.dumps(detail.get("definition", {}), indent=2, ensure_ascii=False)
     lines += _section("Definition", [[f"  {line}"] for line in definition.splitlines()])
-    log: list[Line] = [[log_line(line, utc=utc)] for line in detail.get("log", ())]
+    log: list[Line] = [[log_line(line)] for line in detail.get("log", ())]
     return lines + _section(f"Log ({detail.get('log_file') or '-'})", log)
 
 

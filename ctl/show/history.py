@@ -24,9 +24,7 @@ _OUTCOME_COLORS = {
 }
 
 
-def history_table(
-    entries: Sequence[HistoryEntry], *, servers: bool, fit: int | None, utc: bool
-) -> list[Line]:
+def history_table(entries: Sequence[HistoryEntry], *, servers: bool, fit: int | None) -> list[Line]:
     """The events, oldest first. `servers`: add a column with the server's name.
 
     On a terminal, the column BY is there only if an entry has one; a narrow terminal omits the year.
@@ -34,7 +32,7 @@ def history_table(
     by = fit is None or any(entry.get("by") for entry in entries)
     year = 5 if fit is not None and fit < _WIDE else 0
     header = [
-        "WHEN (UTC)" if utc else "WHEN",
+        "WHEN",
         *(["SERVER"] if servers else []),
         "WHAT",
         *(["BY"] if by else []),
@@ -42,29 +40,29 @@ def history_table(
     ]
     rows: list[Line] = [
         [
-            clock_time(entry["at"], utc=utc)[year:],
+            clock_time(entry["at"])[year:],
             *([entry.get("server") or "-"] if servers else []),
             paint(state, COLORS.get(state, "bold")) if (state := entry.get("state")) else entry["what"],
             *([entry.get("by") or "-"] if by else []),
-            _past_cause(entry, utc=utc),
+            _past_cause(entry),
         ]
         for entry in entries
     ]
     return table(header, rows, fit=fit, squeeze=(len(header) - 2,) if by else ())
 
 
-def _past_cause(entry: HistoryEntry, *, utc: bool) -> str:
+def _past_cause(entry: HistoryEntry) -> str:
     """Return the cause with its evidence, and how often it occurred."""
     failure = entry.get("kind")
     kind = f"[{', '.join([failure, *exit_details(entry)])}] " if failure else ""
     times = entry.get("times", 1)
     repeated = f" ({count(times, 'time')} so far)" if times > 1 else ""
-    return f"{kind}{in_local_time(short_message(entry.get('message') or '-'), utc=utc)}{repeated}"
+    return f"{kind}{in_local_time(short_message(entry.get('message') or '-'))}{repeated}"
 
 
-def calls_table(records: Sequence[CallRecord], *, fit: int | None, utc: bool) -> list[Line]:
+def calls_table(records: Sequence[CallRecord], *, fit: int | None) -> list[Line]:
     header = [
-        "WHEN (UTC)" if utc else "WHEN",
+        "WHEN",
         "CLIENT",
         "SERVER",
         "CALL",
@@ -75,7 +73,7 @@ def calls_table(records: Sequence[CallRecord], *, fit: int | None, utc: bool) ->
     ]
     rows: list[Line] = [
         [
-            clock_time(record["at"], utc=utc)[5:],
+            clock_time(record["at"])[5:],
             _client(record),
             record.get("server") or "-",
             _called(record),
@@ -89,9 +87,9 @@ def calls_table(records: Sequence[CallRecord], *, fit: int | None, utc: bool) ->
     return table(header, rows, fit=fit, right=(5, 6), squeeze=(1, 3))
 
 
-def call_line(record: CallRecord, *, utc: bool) -> Line:
+def call_line(record: CallRecord) -> Line:
     return [
-        paint(clock_time(record["at"], utc=utc)[11:], "dim"),
+        paint(clock_time(record["at"])[11:], "dim"),
         f"  {_client(record):<20}  {record.get('server') or '-':<16}  {_called(record):<24}  ",
         _outcome(record),
         f"  {_duration(record)}  {_message(record)}".rstrip(),

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 STATUS_TIMEOUT = 10.0
 """Seconds. The daemon answers from memory, so it is stuck if it needs longer."""
 
-_ERROR_WIDTH = 36
-"""Characters of the last error that take precedence over other columns: the name of a missing variable."""
-
 _FIRST_RUN = (
     "No servers yet. Three ways to begin:",
     "  mcpctl add time -- uvx mcp-server-time     add a server and connect it",
@@ -38,12 +35,12 @@ _FIRST_RUN = (
 )
 
 
-def show_table(cli: CliContext, *, utc: bool = False) -> int:
+def show_table(cli: CliContext) -> int:
     reply = cli.call("mcpd/status", timeout=STATUS_TIMEOUT)
     if cli.out.json:
         cli.out.json_document(_with_member(reply.text, "next", _table_step(reply.value) or None))
     else:
-        cli.out.lines(status_table(reply.value, cli.out.columns, utc=utc))
+        cli.out.lines(status_table(reply.value, cli.out.columns))
         _note_version_mismatch(cli, reply.value["daemon"]["version"])
     return 0
 
@@ -77,7 +74,7 @@ def _note_version_mismatch(cli: CliContext, running: str) -> None:
         )
 
 
-def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False) -> list[Line]:
+def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
     """Return one row per server, then problems of the configuration, and what else needs attention."""
     servers, config = result["servers"], result["config"]
     if not servers:
@@ -98,13 +95,13 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
             str(server.get("tools", 0)),
             str(server.get("restarts", 0)),
             _uptime(server),
-            _last_error(server, utc=utc),
+            _last_error(server),
         ]
         for server in servers
     ]
     http = result["daemon"].get("http")
     lines = [
-        *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3), preferred=_ERROR_WIDTH),
+        *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3)),
         *config_problem_lines(config, servers),
         *config_warning_lines(config),
         *_daemon_warning_lines(result["daemon"]),
@@ -130,7 +127,7 @@ def _uptime(server: ServerStatus) -> str:
     return "-" if seconds is None else format_duration(seconds)
 
 
-def _last_error(server: ServerStatus, *, utc: bool) -> str:
+def _last_error(server: ServerStatus) -> str:
     """Return the last failure in one phrase, dim if the server has recovered.
 
     For a temporarily disabled server, until when; for calls that wait for somebody's answer, for whose.
@@ -138,7 +135,7 @@ def _last_error(server: ServerStatus, *, utc: bool) -> str:
     if impaired := impairment(server):
         return paint(impaired, "yellow")
     if off_until := server.get("off_until"):
-        return paint(in_local_time(server.get("reason", ""), utc=utc) + time_left(off_until), "dim")
+        return paint(in_local_time(server.get("reason", "")) + time_left(off_until), "dim")
     failure, status, reason = server.get("last_error"), server["status"], server.get("reason", "")
     waiting = status in ("failed", "pending", "needs-auth")
     if not failure:

@@ -58,7 +58,7 @@ class QuitKeys:
         return False
 
 
-def watch_status(cli: CliContext, server: str | None, *, utc: bool) -> int:
+def watch_status(cli: CliContext, server: str | None) -> int:
     """Show the status until q or Ctrl-C. Piped or with `--json`, print states and then every change."""
     servers = [server] if server else []
 
@@ -66,13 +66,13 @@ def watch_status(cli: CliContext, server: str | None, *, utc: bool) -> int:
         """Return what renders the current answer: its relative times change without a new one."""
         if server:
             detail = cli.call("mcpd/server", {"server": server}).value
-            return lambda: server_block(detail, utc=utc)
+            return lambda: server_block(detail)
         status = cli.call("mcpd/status").value
-        return lambda: status_table(status, cli.out.columns, utc=utc)
+        return lambda: status_table(status, cli.out.columns)
 
     render = ask()  # also reports an unknown name
     if cli.out.json or not cli.out.tty:
-        print_events(cli, servers, utc=utc)
+        print_events(cli, servers)
         return 0
     from rich.live import Live
 
@@ -90,13 +90,13 @@ def watch_status(cli: CliContext, server: str | None, *, utc: bool) -> int:
     return 0
 
 
-def print_events(cli: CliContext, servers: Sequence[str], *, utc: bool) -> None:
+def print_events(cli: CliContext, servers: Sequence[str]) -> None:
     """Print one line per event of `servers`, or of all servers if empty, until Ctrl-C."""
     width = 16 if cli.out.json else _name_width(cli)
     for item in cli.stream("mcpd/events", {"servers": list(servers)}):
         if item is not None and "event" in item.value:
             event = item.value["event"]
-            cli.out.stream_item(event, *_event_line(event, width, utc=utc))
+            cli.out.stream_item(event, *_event_line(event, width))
 
 
 def _name_width(cli: CliContext) -> int:
@@ -104,10 +104,10 @@ def _name_width(cli: CliContext) -> int:
     return max((len(name) for name in names), default=1)
 
 
-def _event_line(event: Event, width: int, *, utc: bool) -> Line:
+def _event_line(event: Event, width: int) -> Line:
     kind, status, message = event["kind"], event.get("status"), event.get("message", "")
     parts = [
-        paint(clock_time(event["at"], utc=utc)[11:], "dim"),
+        paint(clock_time(event["at"])[11:], "dim"),
         f"  {event.get('server') or '-'!s:<{width}}  ",
     ]
     if status and kind in ("snapshot", "status"):
@@ -116,7 +116,7 @@ def _event_line(event: Event, width: int, *, utc: bool) -> Line:
         return [
             *parts,
             painted_state(status),
-            in_local_time(summary, utc=utc),
+            in_local_time(summary),
             "" if known else f"  {message}",
         ]
     return [*parts, kind, f": {message}" if message else ""]

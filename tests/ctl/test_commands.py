@@ -12,7 +12,7 @@ import pytest
 from ctl.commands import COMMANDS
 from mcpd.model.status import parse_timestamp, rfc3339
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, server, status
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, server
 
 
 def test_refused_server_was_neither_added_nor_saved(
@@ -126,21 +126,3 @@ def test_completion_without_a_daemon_is_silent(mcpctl: Mcpctl, monkeypatch: pyte
     monkeypatch.setenv("COMP_LINE", "mcpctl status g")
     ran = mcpctl(_MCPCTL_COMPLETE="bash_complete", MCPD_NO_START="")
     assert (ran.out.strip(), ran.err) == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("argv", "environ", "is_json"),
-    [
-        (["status", "-o", "json"], {}, True),
-        (["--format=jsonl", "status"], {}, True),
-        (["status"], {"MCPCTL_OUTPUT": "jsonl"}, True),
-        (["status", "-o", "table"], {"MCPCTL_OUTPUT": "json"}, False),
-    ],
-)
-def test_output_format_is_selected_by_name(
-    daemon: FakeDaemon, mcpctl: Mcpctl, argv: list[str], environ: dict[str, str], is_json: bool
-) -> None:
-    """Options override the environment."""
-    daemon.answers["mcpd/status"] = status(server("git"))
-    assert mcpctl(*argv, **environ).out.startswith("{") is is_json
-    assert mcpctl("status", "-o", "yaml").code == 2

@@ -34,7 +34,6 @@ def test_completion_script_is_json_only_with_the_option(mcpctl: Mcpctl) -> None:
     for ran in (
         mcpctl("completion", "bash", "--json"),
         mcpctl("--json", "completion", "bash", MCPCTL_OUTPUT="json"),
-        mcpctl("completion", "bash", "-o", "json"),
     ):
         assert ran.json()["script"].strip() == script.strip()
 

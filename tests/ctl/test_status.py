@@ -36,7 +36,7 @@ def test_text_from_servers_is_sanitized(daemon: FakeDaemon, mcpctl: Mcpctl) -> N
     for out in (mcpctl("status").out, mcpctl("status", "time").out):
         assert out.isprintable() or {c for c in out if not c.isprintable()} == {"\n"}
         assert "red evil2J" in out
-    colored = mcpctl("status", "time", "--color", "always").out
+    colored = mcpctl("status", "time", FORCE_COLOR="1").out
     assert "\x1b[31mred" not in colored.replace("\x1b[31mred evil2J\x1b[0m", "")
     assert "\u202e" not in colored
     assert "\x07" not in colored

@@ -33,16 +33,6 @@ def test_no_line_is_longer_than_the_terminal(fit: int) -> None:
     assert max(map(len, drawn(fit, drop=(2, 1)))) <= fit
 
 
-def test_whole_column_is_never_truncated() -> None:
-    """A long URI takes space from the description in its own row only."""
-    long = "demo://" + "x" * 40
-    rows: list[Line] = [["a", long, "about the long one"], ["a", "demo://b", "about the other"]]
-    lines = ["".join(line) for line in table(("SERVER", "URI", "NAME"), rows, fit=50, whole=1)]
-    assert lines[1].rstrip() == f"a       {long}"
-    assert lines[2].endswith("about the other")
-    assert len(lines[2]) <= 50
-
-
 def test_fit_rows_shows_the_number_of_omitted_lines() -> None:
     lines: list[Line] = [[str(number)] for number in range(10)]
     assert fit_rows(lines, 11) == lines

@@ -74,7 +74,7 @@ def test_tool_output_cannot_control_the_terminal(
 ) -> None:
     """Line breaks are kept, escape sequences removed; with --json they are escaped."""
     daemon.answers["mcpd/call"] = {"success": True, "output": "one\n\x1b[2Jtwo\x9b\u202e", "warnings": []}
-    assert on_terminal(terminal, mcpctl, "call", "t@s", "--color=never") == (0, "one\r\ntwo\r\n")
+    assert on_terminal(terminal, mcpctl, "call", "t@s") == (0, "one\r\ntwo\r\n")
 
 
 def test_json_on_a_terminal_is_indented_and_escaped(
