@@ -65,7 +65,7 @@ format: .venv/made ## Format the code and apply the fixes that ruff can make
 fuzz: .venv/made ## Send random inputs to a daemon through every way in; SECONDS=300, ARGS='--seed 7' repeats a run
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(ARGS)
 
-soak: .venv/made interop npm ## Keep a daemon busy for an hour; VARIANT=load, churn, bridges, kills, files or all; SECONDS=60 shortens it
+soak: .venv/made interop npm ## Keep a daemon busy for an hour; VARIANT=load, churn or all; SECONDS=60 shortens it
 	@$(BIN)/python -m tests.soak --variant $(VARIANT) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 site: .venv/made ## Build the documentation into site/

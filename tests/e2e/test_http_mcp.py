@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -346,31 +345,6 @@ def test_session_survives_a_changed_server_and_ends_with_a_removed_one(start: St
 
 
 # ── many, slow and misbehaving clients ──────────────────────────────────────────────────────────────
-
-
-def test_the_same_ids_of_many_clients_are_never_mixed_up(web: HttpEndpoint) -> None:
-    """Concurrent calls of both eras each get their own response."""
-    wrong: list[str] = []
-
-    def use(number: int) -> None:
-        with web.client() as http:
-            session = Session(http, "/servers/one/mcp") if number % 2 else None
-            for n in range(10):
-                mark = {"from": number, "n": n}
-                if session is None:
-                    answer = ask(http, "/servers/one/mcp", "tools/call", name="echo", arguments=mark)
-                else:
-                    answer = session.call("echo", **mark)
-                if json.loads(answer.json()["result"]["content"][0]["text"]) != mark:
-                    wrong.append(answer.text)
-
-    callers = [threading.Thread(target=use, args=(number,), daemon=True) for number in range(12)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(300)
-    assert not any(caller.is_alive() for caller in callers)
-    assert wrong == []
 
 
 def test_stopping_daemon_ends_its_streams_cleanly(start: Start) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake, running
 from tests.e2e.test_bridge import editor
 from tests.e2e.web import PORT, Session, ask, http_endpoint, meta
@@ -163,28 +162,6 @@ def test_max_timeout_limits_tool_timeouts_on_every_way_in(daemon: Daemon, call: 
         "may_have_run": True,
         "after": MAX_TIMEOUT,
     }
-
-
-def test_max_timeout_limits_the_timeout_of_the_caller(daemon: Daemon) -> None:
-    """A shorter timeout of the caller applies."""
-    with Client(daemon.socket) as client:
-        with pytest.raises(Refused) as refused:
-            client.call("old", "drop", timeout=20)
-        assert str(refused.value) == time_limit_message("old")
-        with pytest.raises(Refused, match=r"tool 'drop' took 0\.2 s .* \(the caller set the limit\)"):
-            client.call("old", "drop", timeout=0.2)
-
-
-def test_idle_timeout_names_the_tool(start: Start) -> None:
-    """A tool's own timeout applies everywhere if it is shorter than `maxTimeout`."""
-    daemon = start({"one": fake(maxTimeout=20_000, toolTimeouts={"drop": 300})})
-    daemon.wait_connected("one")
-    error = over_control_api(daemon, "one", "drop", {})["error"]
-    assert error["message"] == (
-        "one: tool 'drop' took 0.3 s without an answer or progress; mcpd asked the server to cancel it "
-        "(`toolTimeouts` in its definition sets the limit)"
-    )
-    assert error["data"]["code"] == "timeout"
 
 
 # ── the call log ────────────────────────────────────────────────────────────────────────────────

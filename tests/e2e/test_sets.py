@@ -18,25 +18,6 @@ def pids(daemon: Daemon) -> dict[str, int | None]:
     return {status["name"]: status["pid"] for status in daemon.client().request("mcpd/status")["servers"]}
 
 
-def test_unchanged_servers_keep_their_process(start: Start) -> None:
-    """The plan lists added, removed and changed servers; the others are not touched."""
-    daemon = start({"stays": fake(), "goes": fake(), "turns": fake()})
-    daemon.wait_connected("stays", "goes", "turns")
-    before = pids(daemon)
-    applied = daemon.client().request(
-        "mcpd/servers/set", servers={"stays": fake(), "turns": fake("--tools", "2"), "comes": fake()}
-    )
-    daemon.wait_connected("turns", "comes")
-    after = pids(daemon)
-
-    assert (applied["added"], applied["removed"]) == (["comes"], ["goes"])
-    assert (applied["changed"], applied["unchanged"]) == (["turns"], ["stays"])
-    assert applied["errors"] == []
-    assert after["stays"] == before["stays"]
-    assert after["turns"] != before["turns"]
-    assert "goes" not in after
-
-
 def test_calls_wait_for_a_server_whose_definition_has_changed(start: Start) -> None:
     """They go to its replacement, also while the old process takes time to stop."""
     daemon = start({"fake": fake("--ignore-eof")})

@@ -3,7 +3,7 @@
     python -I -S attacker.py [KIND [SIZE]]
 
 A call of the tool `attack` names the kind and the size, in bytes or pieces. With arguments on the command
-line, the handshake or the list of tools is the attack.
+line, the list of tools is the attack.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Json = dict[str, Any]
 MIB = 1 << 20
 
 
-def write(data: bytes, fd: int = 1) -> None:
+def write(data: bytes) -> None:
     view = memoryview(data)
     try:
         while view:
-            view = view[os.write(fd, view) :]
+            view = view[os.write(1, view) :]
     except OSError:
         os._exit(0)
 
@@ -45,10 +45,10 @@ def note(method: bytes, params: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","method":"%b","params":%b}\n' % (method, params)
 
 
-def flood(key: bytes, line: bytes, seconds: float, fd: int = 1) -> None:
+def flood(key: bytes, line: bytes, seconds: float) -> None:
     portion, end = line * (65536 // len(line)), time.monotonic() + seconds
     while time.monotonic() < end:
-        write(portion, fd)
+        write(portion)
     text(key, b"done")
 
 
@@ -58,16 +58,6 @@ def blocks(key: bytes, size: int) -> None:
 
 def error_data(key: bytes, size: int) -> None:
     reply(key, filled(b'{"code":1,"message":"no","data":[', b"[],", size, b"1]}"), b"error")
-
-
-def mixed(key: bytes, size: int) -> None:
-    """As much structure as is allowed, and the rest in text."""
-    values = filled(b"[", b"[],", size // 4 - MIB, b"1]")
-    reply(key, b'{"content":[],"x":%b,"y":"%b"}' % (values, b"\\n" * (size * 3 // 8)))
-
-
-def error_text(key: bytes, size: int) -> None:
-    reply(key, filled(b'{"code":1,"message":"', b"\\u00e9", size, b'"}'), b"error")
 
 
 def log_text(key: bytes, size: int) -> None:
@@ -80,33 +70,8 @@ def surrogates(key: bytes, size: int) -> None:
     text(key, b"done")
 
 
-def progress(key: bytes, size: int) -> None:
-    members = b",".join(b'"%d":0' % number for number in range(size // 10))
-    write(note(b"notifications/progress", b'{"progressToken":%b,"progress":1,%b}' % (key, members)))
-    text(key, b"done")
-
-
 def params(key: bytes, size: int) -> None:
     write(note(b"notifications/message", filled(b'{"level":"info","data":[', b"[],", size, b"1]}")))
-    text(key, b"done")
-
-
-def updates(key: bytes, size: int) -> None:
-    one = note(b"notifications/resources/updated", b'{"uri":"test://nobody/follows/this/%d"}')
-    write(b"".join(one % number for number in range(size)))
-    text(key, b"done")
-
-
-def large_updates(key: bytes, size: int) -> None:
-    for number in range(size):
-        uri = b"test://one/%d/" % number + b"x" * 4 * MIB
-        write(note(b"notifications/resources/updated", b'{"uri":"%b"}' % uri))
-    text(key, b"done")
-
-
-def names(key: bytes, size: int) -> None:
-    for number in range(size):
-        write(note(b"%d" % number + b"x" * 24 * MIB, b"{}"))
     text(key, b"done")
 
 
@@ -122,33 +87,20 @@ ATTACKS: dict[str, Callable[[bytes, int], None]] = {
     "blocks": blocks,
     "error_data": error_data,
     "surrogates": surrogates,
-    "progress": progress,
     "params": params,
-    "updates": updates,
-    "large_updates": large_updates,
-    "names": names,
     "relist": relist,
-    "mixed": mixed,
     "escapes": lambda key, size: text(key, b"\\u00e9" * (size // 6)),
-    "spaces": lambda key, size: reply(key, filled(b'{"content":[', b" ", size, b"]}")),
-    "error_text": error_text,
     "log_text": log_text,
     "requests": lambda key, size: flood(key, b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n', size),
-    "logs": lambda key, size: flood(key, note(b"notifications/message", b'{"level":"error","data":1}'), size),
-    "answers": lambda key, size: flood(key, b'{"jsonrpc":"2.0","id":99999999,"result":{}}\n', size),
     "changes": lambda key, size: flood(key, note(b"notifications/tools/list_changed", b"{}"), size),
-    "blank_lines": lambda key, size: flood(key, b"\n", size),
     "junk_lines": lambda key, size: flood(key, b"y\n", size),
-    "blank_stderr": lambda key, size: flood(key, b"\n", size, 2),
 }
 
 
-def hello(kind: str, size: int) -> bytes:
-    more = filled(b',"x":[', b"[],", size, b"1]") if kind == "initialize" else b""
-    shared = b'{"tools":{"listChanged":true},"resources":{"subscribe":true}%b}' % more
-    return (
-        b'{"protocolVersion":"2025-11-25","capabilities":%b,"serverInfo":{"name":"a","version":"1"}}' % shared
-    )
+HELLO = (
+    b'{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},'
+    b'"serverInfo":{"name":"a","version":"1"}}'
+)
 
 
 def tools(kind: str, size: int, count: int) -> bytes:
@@ -157,12 +109,6 @@ def tools(kind: str, size: int, count: int) -> bytes:
         one = b',{"name":"t%07d"}'
         first = 0 if kind == "tools" else 1_000_000 * (count % 9)
         found += b"".join(one % (first + number) for number in range(size // (20 if kind == "tools" else 1)))
-    if kind == "large_tool":
-        found += b',{"name":"large","description":"%d%b","inputSchema":{}}' % (count, b"x" * size)
-    if kind == "schema":
-        pattern = b',"p%d":{"pattern":"[\\\\p{L}\\\\p{N}]{180}x%d"}'
-        patterns = b"".join(pattern % (number, number) for number in range(size))
-        found += b',{"name":"schema","inputSchema":{"type":"object","properties":{"a":{}%b}}}' % patterns
     return b'{"tools":[%b]}' % found
 
 
@@ -174,14 +120,14 @@ def main(kind: str = "", size: str = "0") -> None:
             continue
         key, method = json.dumps(request["id"]).encode(), request["method"]
         if method == "initialize":
-            reply(key, hello(kind, int(size)))
+            reply(key, HELLO)
         elif method == "tools/list":
             listed += 1
             reply(key, tools(kind, int(size), listed))
         elif method == "tools/call" and request["params"]["name"] == "attack":
             given = request["params"]["arguments"]
             ATTACKS[given["kind"]](key, given["size"])
-        elif method in ("tools/call", "resources/subscribe", "ping"):
+        elif method in ("tools/call", "ping"):
             reply(key, b'{"content":[]}')
         else:
             reply(key, b'{"code":-32601,"message":"no"}', b"error")

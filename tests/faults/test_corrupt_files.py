@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.corruption import corrupt
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.faults.test_daemon_life import assert_once_within
 from tests.stopwatch import stopwatch
@@ -105,37 +104,6 @@ def _works(daemon: Daemon, secrets: Path, home: Path, how: str) -> None:
 
 
 @pytest.mark.slow
-def test_daemon_starts_after_random_damage_to_any_file(tmp_path: Path) -> None:
-    """Each round damages all files at once. No start fails, no error is unexpected, and servers can be added
-    whose lists are damaged.
-
-    tests/supervision/test_random_corruption.py does this ten thousand times for each file, without a daemon.
-    """
-    dice = random.Random(11)
-    secrets = tmp_path / "config" / "mcpd" / "secrets.json"
-    breaking(secrets, "whole")
-    with running(tmp_path, {**SERVERS, "more": fake(env={"A": "1"})}) as daemon:
-        daemon.wait_connected("calm", "needy", "more")
-        daemon.client().call("calm", "stderr", {"text": "a line for the log"})
-        lists = tmp_path / "cache" / "mcpd" / "lists"
-        wait_until(lambda: lists.is_dir() and len(list(lists.iterdir())) == 3, lambda: "no lists")
-        daemon.client().request("mcpd/disable", server="more")
-    files = [secrets, tmp_path / "state" / "mcpd" / "state.json", *kept(tmp_path)]
-    whole = {path: path.read_bytes() for path in files}
-    for _ in range(12):
-        for path, data in whole.items():
-            path.write_bytes(corrupt(data, dice))
-        with running(tmp_path, SERVERS) as daemon:
-            daemon.wait_connected("calm")
-            client = daemon.client()
-            client.request("mcpd/add", server="more", definition=fake(env={"A": "1"}), save=False)
-            assert client.call("calm", "echo")["success"]
-            assert {status["name"] for status in client.request("mcpd/status")["servers"]} > {"calm", "more"}
-            assert client.request("mcpd/history")["entries"]
-        assert "Traceback" not in daemon.log
-
-
-@pytest.mark.slow
 def test_daemon_starts_with_pipes_in_place_of_its_files(tmp_path: Path) -> None:
     """Nobody writes to the pipes, so reading one would never end."""
     secrets = tmp_path / "config" / "mcpd" / "secrets.json"
@@ -203,7 +171,7 @@ def test_mcpctl_reports_corrupt_secrets_and_keeps_the_file(tmp_path: Path, how: 
     assert (secrets.read_bytes() if secrets.is_file() else None) == before
 
 
-@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("how", ["cut off", "another shape"])
 def test_unreadable_backup_is_ignored(tmp_path: Path, how: str) -> None:
     """`mcpctl uninstall` then removes its entry only, and keeps the rest of the editor's file."""
     environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 
 import pytest
-import trio
 
 from mcpd.api.listeners import MAX_ESTABLISHED
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
-from tests.e2e.web import MODERN, PORT, HttpEndpoint, http_endpoint, meta, post, request
-from tests.fakes.http import LegacyScript, ModernScript, Script, fake_http
+from tests.e2e.web import MODERN, PORT, HttpEndpoint, http_endpoint, meta, request
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import more_descriptors, peak_memory
 from tests.stopwatch import stopwatch, within
@@ -294,64 +288,3 @@ def test_client_that_does_not_read_a_flood_is_disconnected(start: Start) -> None
         time.sleep(2)  # the duration of the flood: no event reports its end to a disconnected client
         wait_until(lambda: resident(daemon.pid) - base < 24 * MIB, lambda: "the memory is not given back")
     assert daemon.process.poll() is None
-
-
-KILLED = """
-import socket, sys, time
-port, count, sent = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
-held = []
-for _ in range(count):
-    one = socket.create_connection(("127.0.0.1", port))
-    one.sendall(sent)
-    held.append(one)
-print("sent", flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
-    """A hundred disconnects cancel their calls on the server and leave nothing behind."""
-    daemon, web = started(start)
-    body = request("tools/call", name="progress", arguments={"total": 600}, _meta=meta(progressToken=1))
-    content = json.dumps(body).encode()
-    sent = head("POST", "/servers/busy/mcp", right(web, Mcp_Name="progress"), len(content)) + content
-    with nothing_left(daemon), undisturbed(daemon, "calm", slowest=1.0):
-        argv = [sys.executable, "-c", KILLED, str(web.port), "50", sent.hex()]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE) as client:
-            assert client.stdout is not None
-            assert client.stdout.readline() == b"sent\n"
-            wait_until(lambda: counts(daemon)["seen"]["tools/call"] >= 51, lambda: "calls have not started")
-            os.kill(client.pid, signal.SIGKILL)
-        wait_until(lambda: len(counts(daemon)["cancelled"]) >= 50, lambda: str(counts(daemon)["cancelled"]))
-
-
-@pytest.mark.parametrize("script", [ModernScript(), LegacyScript()], ids=["modern", "legacy"])
-async def test_client_credentials_are_never_forwarded_to_a_server(start: Start, script: Script) -> None:
-    """A client's token, cookies and headers are never forwarded to servers."""
-    async with fake_http(script) as server:
-
-        def work() -> None:
-            daemon = start({"far": {"url": server.url}}, *PORT)
-            daemon.wait_connected("far")
-            where = http_endpoint(daemon)
-            shown = {
-                "Authorization": f"Bearer {where.token}",
-                "Cookie": "session=canary-cookie",
-                "X-Canary": "canary-header",
-                "Accept": "application/json, text/event-stream",
-                "MCP-Protocol-Version": "2026-07-28",
-                "Mcp-Method": "tools/call",
-                "Mcp-Name": "echo",
-            }
-            params = {"name": "echo", "arguments": {}, "_meta": meta()}
-            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-            said = post(f"{where.base}/servers/far/mcp", headers=shown, json=body)
-            assert "content" in said.json()["result"]
-
-        with trio.fail_after(4 * BOUND):
-            await trio.to_thread.run_sync(work)
-        seen = str([dict(request.headers) for request in server.requests])
-        assert "tools/call" in str([request.rpc for request in server.requests])
-        assert "canary" not in seen
-        assert "authorization" not in seen
-        assert "cookie" not in seen

@@ -20,36 +20,17 @@ from tests.soak.ledger import Outcome
 
 @attrs.frozen
 class Target:
-    """A server and the tool to call. Each call contains its token, and so does the right answer."""
+    """A server with the tools `look` and `run`. Each call has a token, and so has the right answer."""
 
     server: str
-    kind: str
-    """`ledger`, `everything` or `time`: which tool it has, and what it answers."""
-    is_ours: bool = True
-    """False for a server of another project, which takes its time."""
+    is_slow: bool = False
+    """It gets one call at a time, so its calls have to wait."""
 
     def tool(self, number: int) -> str:
-        if self.kind == "ledger":
-            return "look" if number % 4 else "run"
-        return "echo" if self.kind == "everything" else "convert_time"
+        return "look" if number % 4 else "run"
 
-    def arguments(self, token: str, number: int) -> Json:
-        if self.kind == "ledger":
-            return {"token": token}
-        if self.kind == "everything":
-            return {"message": token}
-        return {"source_timezone": "UTC", "time": _clock(number), "target_timezone": "UTC"}
-
-    def is_right(self, text: str, token: str, number: int) -> bool:
-        if self.kind == "ledger":
-            return text == f"{self.server} {token}"
-        if self.kind == "everything":
-            return text == f"Echo: {token}"
-        return f"T{_clock(number)}:00" in text
-
-
-def _clock(number: int) -> str:
-    return f"{number // 60 % 24:02}:{number % 60:02}"
+    def is_right(self, text: str, token: str) -> bool:
+        return text == f"{self.server} {token}"
 
 
 @attrs.frozen
@@ -94,8 +75,8 @@ class SoakClient:
         self.wrong: list[str] = []
         self.answered = 0
         self.seconds: list[float] = []
-        """The durations of calls of `look` of our servers. Others may have to wait for a turn
-        (`mcpd/calls/write_turns.py`)."""
+        """The durations of calls of `look` that do not wait for a turn
+        (`mcpd/calls/turns.py`)."""
         self.resumes_at = 0.0
         """Not before this time a call is sent: a client that got an error waits a moment."""
         self._number = 0
@@ -113,7 +94,7 @@ class SoakClient:
             key: object = number if number % 3 else f"{number}"
             token = f"{target.server}:{self.name}:{number}"
             self.pending[key] = Pending(token, target, number, time.monotonic())
-            frames.append(self.frame(key, target, target.tool(number), target.arguments(token, number)))
+            frames.append(self.frame(key, target, target.tool(number), {"token": token}))
         if frames:
             self.socket.sendall(b"".join(frames))
 
@@ -130,8 +111,7 @@ class SoakClient:
         """Disconnect in the middle of calls, whose outcome is then unknown."""
         self.socket.close()
         for call in self.pending.values():
-            outcome = Outcome.UNKNOWN if call.target.kind == "ledger" else Outcome.ELSEWHERE
-            self.outcomes.append((call.token, outcome))
+            self.outcomes.append((call.token, Outcome.UNKNOWN))
         self.pending.clear()
         self._buffer = b""
 
@@ -147,7 +127,6 @@ class SoakClient:
         if call is None:
             self.wrong.append(f"{self.name} got an answer to nothing: {json.dumps(message)[:300]}")
             return
-        has_ledger = call.target.kind == "ledger"
         if "error" in message:
             data = message["error"].get("data") or {}
             if "may_have_run" not in data:
@@ -155,14 +134,14 @@ class SoakClient:
             self.errors.append(str(data.get("code")))
             self.resumes_at = time.monotonic() + 0.02
             outcome = Outcome.UNKNOWN if data.get("may_have_run", True) else Outcome.NOT_RUN
-            self.outcomes.append((call.token, outcome if has_ledger else Outcome.ELSEWHERE))
+            self.outcomes.append((call.token, outcome))
             return
         self.answered += 1
-        if call.target.is_ours and call.target.tool(call.number) == "look":
+        if not call.target.is_slow and call.target.tool(call.number) == "look":
             self.seconds.append(time.monotonic() - call.sent_at)
-        self.outcomes.append((call.token, Outcome.ANSWERED if has_ledger else Outcome.ELSEWHERE))
+        self.outcomes.append((call.token, Outcome.ANSWERED))
         text = self.text(message["result"])
-        if not call.target.is_right(text, call.token, call.number):
+        if not call.target.is_right(text, call.token):
             self.wrong.append(f"{self.name}, {call.token}: got {text[:300]!r}")
 
     # ── what differs between kinds of clients ───────────────────────────────────────────────────

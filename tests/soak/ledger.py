@@ -21,11 +21,9 @@ class Outcome(StrEnum):
     """An error that says that the call may have run, or the client has left: at most once."""
     NOT_RUN = "not-run"
     """An error that says that the call did not run: never."""
-    ELSEWHERE = "elsewhere"
-    """The right answer came from a server that keeps no ledger."""
 
 
-EXPECTED = {Outcome.ANSWERED: (1,), Outcome.UNKNOWN: (0, 1), Outcome.NOT_RUN: (0,), Outcome.ELSEWHERE: (0,)}
+EXPECTED = {Outcome.ANSWERED: (1,), Outcome.UNKNOWN: (0, 1), Outcome.NOT_RUN: (0,)}
 
 
 def judge(executed: Mapping[str, int], outcomes: Iterable[tuple[str, Outcome]]) -> list[str]:

@@ -98,7 +98,6 @@ def load(
     *,
     clients: int = 200,
     own_servers: int = 20,
-    with_foreign: bool = True,
     with_faults: bool = False,
     processes: int = 2,
     seed: int = 1,
@@ -110,13 +109,9 @@ def load(
         directory.mkdir()
     with ExitStack() as stack:
         definitions = servers.own(own_servers, ledgers)
-        targets = [Target(name, "ledger") for name in definitions]
+        targets = [Target(name) for name in definitions]
         definitions |= servers.serial(ledgers)
-        slow = [Target("serial", "ledger", is_ours=False)]
-        if with_foreign:
-            more, foreign = stack.enter_context(servers.foreign(ledgers))
-            definitions |= more
-            slow += foreign
+        slow = [Target("serial", is_slow=True)]
         daemon = stack.enter_context(running(home, definitions, *web.PORT))
         daemon.wait_connected(*definitions, bound=2 * BOUND)
         jobs = _jobs(daemon, targets, slow, clients, processes, outcomes, seconds, with_faults, seed)
@@ -128,10 +123,7 @@ def load(
         before = settled(daemon.pid)
         with _sampling(daemon, report), _working(jobs, report):
             if with_faults:
-                _hurt(daemon, list(definitions), len(targets), seconds, report, seed)
-        with Client(daemon.socket) as client:
-            for name in (name for name in definitions if "url" in definitions[name]):
-                client.request("mcpd/reconnect", server=name)  # its idle connections close after 30 s only
+                _hurt(daemon, list(definitions), seconds, report, seed)
         daemon.wait_connected(*definitions, bound=2 * BOUND)
         _look_afterwards(daemon, report, before)
         if (code := daemon.stop()) != 0:
@@ -244,16 +236,14 @@ def _sampling(daemon: Daemon, report: LoadReport) -> Iterator[None]:
         thread.join(BOUND)
 
 
-def _hurt(daemon: Daemon, names: list[str], own: int, seconds: float, report: LoadReport, seed: int) -> None:
-    """Kill or reconnect a server ten times per second. Those of other projects start slowly, so their turn
-    comes rarely.
-    """
+def _hurt(daemon: Daemon, names: list[str], seconds: float, report: LoadReport, seed: int) -> None:
+    """Kill or reconnect a server ten times per second."""
     dice = random.Random(seed)
     end = time.monotonic() + seconds
     pause = threading.Event()
     with Client(daemon.socket) as client:
         while time.monotonic() < end:
-            name = dice.choice(names[:own] if dice.random() < 0.98 else names)
+            name = dice.choice(names)
             if dice.random() < 0.5:
                 pid = _pid(client, name)
                 with suppress(ProcessLookupError):
