@@ -70,7 +70,6 @@ FailureKind = Literal[
     "protocol",
     "version",
     "resources",
-    "unsupported",
     "unreachable",
     "http",
     "auth",
@@ -283,12 +282,6 @@ class PromptParams(TypedDict):
     server: str
     prompt: str
     arguments: NotRequired[Mapping[str, str]]
-
-class CompleteParams(TypedDict):
-    server: str
-    ref: Mapping[str, object]
-    argument: Mapping[str, object]
-    context: NotRequired[Mapping[str, object] | None]
 
 class ServerResult(TypedDict):
     server: ServerStatus
@@ -720,10 +713,6 @@ class Call(Protocol):
     @overload
     def __call__(
         self, method: Literal["mcpd/prompt"], params: PromptParams, **options: Unpack[CallOptions]
-    ) -> Reply[Mapping[str, object]]: ...
-    @overload
-    def __call__(
-        self, method: Literal["mcpd/complete"], params: CompleteParams, **options: Unpack[CallOptions]
     ) -> Reply[Mapping[str, object]]: ...
     @overload
     def __call__(

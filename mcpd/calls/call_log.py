@@ -1,7 +1,7 @@
 """The call log: which client called what, when, for how long, and how it ended. Bounded, kept over restarts.
 
-The call path only appends a struct to a list. A few times per second, lines are made of them, and a thread
-writes these as JSON to two rotated files that only the user can read. A disk that stalls delays nobody:
+The call path only appends a struct to a list. A few times per second, records are made of them, and a thread
+writes these as JSON lines to two rotated files that only the user can read. A disk that stalls delays nobody:
 records that do not fit into a bounded queue are counted and dropped. The same records can be exported as
 OpenTelemetry spans (`spans`).
 """
@@ -53,7 +53,7 @@ _NAMED_BY = {"prompts/get": "name", "resources/read": "uri"}
 
 class CallEntry(msgspec.Struct, frozen=True, gc=False):
     """What is known when a call ends. It takes less than a microsecond to make, and keeps its caller alive
-    for the fraction of a second until its line is made."""
+    for the fraction of a second until its record is made."""
 
     at: float
     """Unix time."""
@@ -75,35 +75,8 @@ class CallEntry(msgspec.Struct, frozen=True, gc=False):
     request_id: bytes
 
 
-class CallLine(msgspec.Struct, omit_defaults=True, gc=False):
-    """The members of a `CallRecord`, in a type that is made and encoded fast."""
-
-    at: str
-    outcome: CallOutcome
-    client: str = ""
-    pid: int | None = None
-    via: str = ""
-    server: str = ""
-    method: str = ""
-    name: str = ""
-    duration_ms: float = 0.0
-    request_bytes: int = 0
-    response_bytes: int = 0
-    cached: bool = False
-    digest: str = ""
-    code: str = ""
-    message: str = ""
-    trace: str = ""
-    arguments: str = ""
-    result: str = ""
-    count: int = 1
-
-    def to_record(self) -> CallRecord:
-        return CallRecord(**msgspec.structs.asdict(self))
-
-
-class LineMaker:
-    """Makes the lines of entries, in their order. Computes what consecutive entries share only once."""
+class RecordMaker:
+    """Makes the records of entries, in their order. Computes what consecutive entries share only once."""
 
     def __init__(self, mask: Callable[[str], str], *, shows_contents: bool) -> None:
         self._mask = mask
@@ -118,7 +91,7 @@ class LineMaker:
         self._pid: int | None = None
         self._via = ""
 
-    def line(self, entry: CallEntry) -> CallLine:
+    def record(self, entry: CallEntry) -> CallRecord:
         if entry.caller is not self._caller or entry.context is not self._context:
             self._identify(entry.caller, entry.context)
         if entry.spec is not self._spec:
@@ -126,34 +99,32 @@ class LineMaker:
         second = int(entry.at)
         if second != self._second:
             self._second, self._second_text = second, rfc3339(second)[:19]
-        params = entry.params
-        line = CallLine(
-            f"{self._second_text}.{int((entry.at - second) * 1000):03}Z",
-            entry.outcome,
-            self._client,
-            self._pid,
-            self._via,
-            self._server,
-            entry.method,
-            entry.tool[:_NAME_LENGTH] or _name_in(entry.method, params),
-            round(entry.seconds * 1000, 3),
-            entry.request_size,
-            entry.response_size,
-            entry.is_cached,
-            sha256(params).hexdigest()[:16],
-        )
-        if entry.code:
-            line.code = entry.code[:_CODE_LENGTH]
-        if entry.message:
-            message, name = entry.message, entry.spec.name
+        params, message, name = entry.params, entry.message, entry.spec.name
+        if message:
             if is_temporary(name):
                 message = without_name(message, name)
-            line.message = shorten(self._mask(message), _MESSAGE_LENGTH)
-        if b'"traceparent"' in params and (trace := _TRACE_ID.match(trace_context(params)[0])):
-            line.trace = trace[1]
-        if self._shows_contents:
-            line.arguments, line.result = self._content(params), self._content(entry.result)
-        return line
+            message = shorten(self._mask(message), _MESSAGE_LENGTH)
+        trace = _TRACE_ID.match(trace_context(params)[0])
+        return CallRecord(
+            at=f"{self._second_text}.{int((entry.at - second) * 1000):03}Z",
+            outcome=entry.outcome,
+            client=self._client,
+            pid=self._pid,
+            via=self._via,
+            server=self._server,
+            method=entry.method,
+            name=entry.tool[:_NAME_LENGTH] or _name_in(entry.method, params),
+            duration_ms=round(entry.seconds * 1000, 3),
+            request_bytes=entry.request_size,
+            response_bytes=entry.response_size,
+            cached=entry.is_cached,
+            digest=sha256(params).hexdigest()[:16],
+            code=entry.code[:_CODE_LENGTH],
+            message=message,
+            trace=trace[1] if trace else "",
+            arguments=self._content(params) if self._shows_contents else "",
+            result=self._content(entry.result) if self._shows_contents else "",
+        )
 
     def _identify(self, caller: Caller, context: ClientContext) -> None:
         identity = caller.identify(context)
@@ -210,7 +181,7 @@ MAX_RECORDS = 10_000
 _INTERVAL = 0.25
 """Seconds between writes."""
 _AT_ONCE = 64
-"""Lines made in one turn of the event loop, in less than a millisecond."""
+"""Records made in one turn of the event loop, in less than a millisecond."""
 _ENTRY_SIZE = 500
 """Bytes of memory that an entry takes, approximately, in addition to what it contains."""
 _decode = msgspec.json.Decoder(CallRecord).decode
@@ -326,35 +297,35 @@ class CallLog:
             if not entries and not omitted:
                 return
             with trio.CancelScope(shield=True):  # or these records would be lost; it takes milliseconds
-                lines = await self._make_lines(entries, omitted)
+                records = await self._make_records(entries, omitted)
             try:
-                await self._write_lines(entries, lines)
+                await self._write_records(entries, records)
             except RuntimeError:  # no thread can be started
                 self.dropped += len(entries) + omitted
 
-    async def _make_lines(self, entries: Sequence[CallEntry], omitted: int) -> list[CallLine]:
-        """Return all lines. Not in the thread: it would compete with the calls for the interpreter, and each
-        switch costs more than a line."""
-        maker = LineMaker(self._mask, shows_contents=self.level is CallLogLevel.CONTENTS)
-        lines: list[CallLine] = []
+    async def _make_records(self, entries: Sequence[CallEntry], omitted: int) -> list[CallRecord]:
+        """Return all records. Not in the thread: it would compete with the calls for the interpreter, and
+        each switch costs more than a record."""
+        maker = RecordMaker(self._mask, shows_contents=self.level is CallLogLevel.CONTENTS)
+        records: list[CallRecord] = []
         for start in range(0, len(entries), _AT_ONCE):
             if start:
                 await trio.lowlevel.checkpoint()
-            lines += map(maker.line, entries[start : start + _AT_ONCE])
+            records += map(maker.record, entries[start : start + _AT_ONCE])
         if omitted:
-            lines.append(CallLine(rfc3339(time.time()), CallOutcome.OMITTED, count=omitted))
-        return lines
+            records.append(CallRecord(at=rfc3339(time.time()), outcome=CallOutcome.OMITTED, count=omitted))
+        return records
 
-    async def _write_lines(self, entries: Sequence[CallEntry], lines: Sequence[CallLine]) -> None:
+    async def _write_records(self, entries: Sequence[CallEntry], records: Sequence[CallRecord]) -> None:
         if self.otlp_endpoint or self._exporting_to:
-            await self._thread.run(self._export, entries, lines)
+            await self._thread.run(self._export, entries, records)
         if self.level is CallLogLevel.OFF:
             return
-        count = sum(line.count for line in lines)
-        await self._thread.run(self._append, _encoder.encode_lines(lines), count)
+        count = sum(record.count for record in records)
+        await self._thread.run(self._append, _encoder.encode_lines(records), count)
         if self._written.has_listeners:
-            for line in lines:
-                self._written.send(line.to_record())
+            for record in records:
+                self._written.send(record)
 
     def _make_room(self) -> None:
         now = trio.current_time()
@@ -370,7 +341,7 @@ class CallLog:
                 log.error("cannot write the call log %s: %s", self.path, error.strerror or error)
             self.dropped += count
 
-    def _export(self, entries: Sequence[CallEntry], lines: Sequence[CallLine]) -> None:
+    def _export(self, entries: Sequence[CallEntry], records: Sequence[CallRecord]) -> None:
         """Queue the spans of calls, if they are exported. Runs in the thread."""
         if self._exporting_to != self.otlp_endpoint:
             self._close_exporter()
@@ -379,7 +350,7 @@ class CallLog:
             return
         from mcpd.calls.spans import SpanFacts
 
-        for entry, line in zip(entries, lines, strict=False):  # without the record of omitted calls
+        for entry, record in zip(entries, records, strict=False):  # without the record of omitted calls
             facts = SpanFacts(
                 entry.at,
                 entry.seconds,
@@ -387,7 +358,7 @@ class CallLog:
                 entry.request_id.decode(errors="replace"),
                 entry.context.version,
             )
-            self._exporter.add(line.to_record(), facts)
+            self._exporter.add(record, facts)
 
     def _open_exporter(self) -> None:
         self._exporting_to = self.otlp_endpoint

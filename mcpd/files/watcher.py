@@ -17,16 +17,13 @@ import trio
 
 QUIET_PERIOD = 0.25
 """Seconds without another change before a change is reported: editors save in several steps."""
-UNFINISHED_LIMIT = 30.0
-"""Seconds to wait for a file that was written to but not closed."""
 
-_MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
+_ATTRIB, _CLOSE_WRITE = 0x4, 0x8
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _UNMOUNT, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x2000, 0x4000, 0x8000
 _ONLY_DIRECTORIES = 0x1000000
-_WANTED = (
-    _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
-)
+_WANTED = _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+"""A file that is written in place has changed when it is closed."""
 _DIRECTORY_EVENTS = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
 _EVENT = struct.Struct("iIII")
 _MAX_LINKS = 40
@@ -40,19 +37,17 @@ class FileWatcher:
         self._paths = list(paths)
         self._directories: dict[int, str] = {}
         self._names: dict[str, set[str]] = {}
-        self._unfinished: set[tuple[str, str]] = set()
         self._update_watches()
 
     async def next_change(self) -> None:
-        """Wait for changes until they are complete: after a quiet period, with all written files closed."""
+        """Wait for a change, and until there was none for a while."""
         while not self._process(await self._read_events()):
             pass
         while True:
-            with trio.move_on_after(UNFINISHED_LIMIT if self._unfinished else QUIET_PERIOD) as waiting:
+            with trio.move_on_after(QUIET_PERIOD) as waiting:
                 while not self._process(await self._read_events()):
                     pass  # changes of other files in the same directory do not extend the wait
             if waiting.cancelled_caught:
-                self._unfinished.clear()
                 self._update_watches()
                 return
 
@@ -86,15 +81,7 @@ class FileWatcher:
         directory = self._directories.get(watch, "")
         if name not in self._names.get(directory, ()):
             return False
-        place = (directory, name)
-        if mask & _MODIFY:
-            self._unfinished.add(place)
-            return True
-        if mask & _CREATE and _expects_close(os.path.join(directory, name)):
-            return False
-        if not mask & _ATTRIB:
-            self._unfinished.discard(place)
-        return True
+        return not (mask & _CREATE and _expects_close(os.path.join(directory, name)))
 
     def _update_watches(self) -> None:
         """Watch the current directories. Repeat after adding new ones, as they may have changed before."""

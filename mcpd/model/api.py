@@ -223,8 +223,6 @@ class AttachParams(Record):
     the profile that `settings.profileByDirectory` assigns to the client's `cwd`. If there is none, mcpd
     selects everything."""
     client: AttachedClient | None = None
-    wait: float = 0.0
-    """The maximum number of seconds to wait for the server to connect. Requests wait for it in any case."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -347,13 +345,3 @@ class PromptParams(Record):
     server: str
     prompt: str
     arguments: Mapping[str, str] = attrs.field(factory=dict)
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class CompleteParams(Record):
-    server: str
-    ref: Mapping[str, object]
-    """An MCP reference: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
-    argument: Mapping[str, object]
-    """`{"name": …, "value": …}`."""
-    context: Mapping[str, object] | None = None

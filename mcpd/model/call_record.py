@@ -37,10 +37,11 @@ class CallOutcome(enum.Enum):
 FAILURES = frozenset({CallOutcome.TOOL_ERROR, CallOutcome.ERROR, CallOutcome.FAILED})
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class CallRecord(Record):
     """A finished call."""
 
+    # Not frozen, because one is made for each call, and making a frozen one takes five times as long.
     at: str
     """When the call ended."""
     outcome: CallOutcome

@@ -157,8 +157,6 @@ class FailureKind(enum.Enum):
     """mcpd and the server do not support a common protocol revision."""
     RESOURCES = "resources"
     """The machine is out of processes, descriptors, or memory."""
-    UNSUPPORTED = "unsupported"
-    """mcpd does not support the transport."""
     UNREACHABLE = "unreachable"
     """mcpd cannot connect to a remote server because of a problem with name resolution, the network, or a
     certificate, or because the connection was refused."""

@@ -311,7 +311,6 @@ def test_undeclared_capability_is_not_used(start: Start) -> None:
     for method, params in (
         ("mcpd/read", {"uri": "fake://one"}),
         ("mcpd/prompt", {"prompt": "hello"}),
-        ("mcpd/complete", {"ref": {"type": "ref/prompt", "name": "hello"}, "argument": {}}),
     ):
         with pytest.raises(Refused) as refused:
             client.request(method, server="odd", **params)

@@ -1,4 +1,4 @@
-"""Calls through the control API: tools (`mcpd/call`), prompts, resources and completions."""
+"""Calls through the control API: tools (`mcpd/call`), prompts and resources."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec, config_api, login
 from mcpd.model.api import (
     CallParams,
-    CompleteParams,
     PromptParams,
     PromptsResult,
     ReadParams,
@@ -237,11 +236,6 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/prompt": Method(
         "Get a prompt and fill in its arguments.",
         PromptParams,
-        MCP_RESULT,
-    ),
-    "mcpd/complete": Method(
-        "Complete an argument of a prompt or resource template.",
-        CompleteParams,
         MCP_RESULT,
     ),
     "mcpd/connect": _desired_state_method(

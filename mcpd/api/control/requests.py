@@ -14,7 +14,7 @@ import trio
 
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call, read_call_in_steps
 from mcpd.api.control.lists import LISTS, visible_part
-from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params, openrpc_document
+from mcpd.api.control.methods import METHODS, decode_params, openrpc_document
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.limits import LARGE
@@ -36,8 +36,6 @@ from mcpd.wire.message import METHOD_NOT_FOUND, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
 
-MAX_STREAMS = 16
-"""Streams of events, log lines and messages on one connection: each of them gets every item."""
 _MAX_PATH = 4096
 """Characters of a client's working directory; a longer one cannot exist."""
 MAX_RUNNING = 512
@@ -92,8 +90,6 @@ class ControlRequests:
         self._streams = _Streams(gateway, responder)
         self._running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it, for requests other than calls."""
-        self._open_streams: set[bytes] = set()
-        """The ids of those that are streams."""
 
     @property
     def is_busy(self) -> bool:
@@ -118,14 +114,15 @@ class ControlRequests:
         name = message.method
         method = METHODS.get(name)
         if method is not None:
-            self._check_limits(name)
+            if len(self._running) >= MAX_RUNNING:
+                text = f"a connection can have at most {MAX_RUNNING} requests in progress"
+                raise Overloaded(f"{name}: {text}; wait for responses, or open another connection")
             params = self._params(message, method.params)
             if name in _STREAMS:
                 self._start(message, _STREAMS[name](self._streams, message, params), None)
                 return
             if method.handler is None:
-                if (work := _OF_CONNECTION[name](self, message, params)) is not None:
-                    self._start(message, work, None)
+                _OF_CONNECTION[name](self, message, params)
                 return
             if isinstance(params, api.OptionalServerParam) and params.server is not None:
                 self.calls.require_selected(params.server)
@@ -142,15 +139,6 @@ class ControlRequests:
                 "`mcpd/attach` switches this connection to MCP"
             )
             self._responder.finish(wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text)))
-
-    def _check_limits(self, method: str) -> None:
-        """Raise Overloaded if the connection has too many requests in progress."""
-        if method in _STREAMS and len(self._open_streams) >= MAX_STREAMS:
-            text = f"a connection can have at most {MAX_STREAMS} streams ({', '.join(_STREAMS)}) at a time"
-            raise Overloaded(f"{method}: {text}; cancel one, or open another connection")
-        if len(self._running) >= MAX_RUNNING:
-            text = f"a connection can have at most {MAX_RUNNING} requests in progress"
-            raise Overloaded(f"{method}: {text}; wait for responses, or open another connection")
 
     def _finish(self, message: Message, result: bytes) -> None:
         self._responder.finish(wire.result(message.key, result))
@@ -203,19 +191,8 @@ class ControlRequests:
         self._client.set_identity(params.client, None)
         self._finish(message, codec.encode(api.IdentifyResult(client=self._client.name, profile=profile)))
 
-    def _attach(self, message: Message, params: api.AttachParams) -> Awaitable[None] | None:
-        if params.server is not None and params.wait > 0:
-            return self._attach_when_ready(message, params)
-        self._attach_now(message, params)  # the messages that follow are for the session
-        return None
-
-    async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
-        server = self._gateway.view(params.server).single
-        if server is not None:
-            await self._operations.wait_ready(server, min(params.wait, MAX_WAIT))
-        self._attach_now(message, params)
-
-    def _attach_now(self, message: Message, params: api.AttachParams) -> None:
+    def _attach(self, message: Message, params: api.AttachParams) -> None:
+        """Attach at once, because the messages that follow are for the session."""
         profile = params.profile
         if profile is None and params.server is None and params.client is not None:
             profile = self._gateway.profile_for(params.client.cwd)
@@ -266,11 +243,8 @@ class ControlRequests:
                     self._send_error(message, error)
             if self._running.get(key) is cancel:
                 del self._running[key]
-                self._open_streams.discard(key)
 
         self._running[key] = cancel
-        if message.method in _STREAMS:
-            self._open_streams.add(key)
         self._start_task(run, message.method)
 
     def _params(self, message: Message, into: type[object]) -> object:
@@ -290,14 +264,12 @@ class ControlRequests:
         if self.calls.cancel(key, "the client cancelled it"):
             return
         cancel = self._running.pop(key, None)
-        self._open_streams.discard(key)
         if cancel is not None:
             cancel("the client cancelled it")
 
     def cancel_all(self, reason: str) -> None:
         self.calls.cancel_all(reason)
         running, self._running = list(self._running.values()), {}
-        self._open_streams.clear()
         for cancel in running:
             cancel(reason)
 
@@ -308,12 +280,6 @@ class ControlRequests:
     def _read(self, message: Message, params: api.ReadParams) -> None:
         """Read a resource, even one that is not listed."""
         self.calls.start(message.key, params.server, "resources/read", {"uri": params.uri})
-
-    def _complete(self, message: Message, params: api.CompleteParams) -> None:
-        body: dict[str, object] = {"ref": params.ref, "argument": params.argument}
-        if params.context is not None:
-            body["context"] = params.context
-        self.calls.start(message.key, params.server, "completion/complete", body)
 
 
 def _usable_directory(text: str) -> str:
@@ -412,11 +378,10 @@ _STREAMS: Mapping[str, Callable[[_Streams, Message, Any], Awaitable[None]]] = {
     "mcpd/logs": _Streams.logs,
     "mcpd/tap": _Streams.tap,
 }
-_OF_CONNECTION: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[None] | None]] = {
+_OF_CONNECTION: Mapping[str, Callable[[ControlRequests, Message, Any], None]] = {
     "mcpd/identify": ControlRequests._identify,
     "mcpd/attach": ControlRequests._attach,
     "mcpd/prompt": ControlRequests._prompt,
     "mcpd/read": ControlRequests._read,
-    "mcpd/complete": ControlRequests._complete,
 }
-"""The other methods without a handler in METHODS, but for `mcpd/call`. An awaitable result runs in a task."""
+"""The other methods without a handler in METHODS, but for `mcpd/call`."""

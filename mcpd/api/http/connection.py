@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket as sockets
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
@@ -21,44 +20,20 @@ from mcpd.api.http.exchange import (
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
 from mcpd.api.listeners import MAX_ESTABLISHED, Slot
 from mcpd.io.outbox import Outbox, batch
-from mcpd.io.reader import Reader, has_hung_up
+from mcpd.io.reader import Reader
 from mcpd.io.turns import run_in_turn
 from mcpd.privacy.logs import FROM_OUTSIDE
 from mcpd.process.memory import trim_heap_soon
-
-MAX_BUFFERED = 96 * 1024 * 1024
-"""Bytes on all connections together."""
-FREE_SHARE = 256 * 1024
-"""Bytes that each connection may buffer in any case, so that large bodies cannot shut out small requests."""
-_MUCH = 1024 * 1024
-"""Bytes that are released before free memory is returned to the system."""
-
-
-class BodyBudget:
-    """Counts the bytes that connections buffer for requests."""
-
-    def __init__(self, limit: int = MAX_BUFFERED) -> None:
-        self.limit = limit
-        self.used = 0
-        self._most = 0
-        """`used` at most since memory was last returned."""
-
-    def change(self, old: int, new: int) -> bool:
-        """A connection now buffers `new` bytes instead of `old`. Return False if it must give them up."""
-        self.used += new - old
-        if self.used > self._most:
-            self._most = self.used
-        elif self._most - self.used >= _MUCH:
-            self._most = self.used
-            trim_heap_soon()
-        return new <= max(old, FREE_SHARE) or self.used <= self.limit
-
 
 log = logging.getLogger("mcpd.client")
 _NOT_READING = "%s does not read its responses; closing its connection"
 
 _batch = batch()
 
+MAX_BUFFERED = 96 * 1024 * 1024
+"""Bytes of incomplete bodies on all connections together."""
+_MUCH = 1024 * 1024
+"""Bytes of a body after which free memory is returned to the system."""
 HEAD_TIMEOUT = 5.0
 """Seconds within which the head of a request must arrive, from its first byte."""
 BODY_TIMEOUT = 30.0
@@ -72,15 +47,21 @@ QUIET_INTERVAL = 15.0
 MAX_BACKLOG = 3 * 1024 * 1024
 """Bytes that may wait for a client that does not read. A larger response may wait if it is the only one."""
 STALL_TIMEOUT = 30.0
-MAX_PIPELINED = 64
-"""Requests that may wait behind the current one; their bodies may total MAX_BODY."""
 _DRAIN_TIMEOUT = 1.0
 _LINGER_TIMEOUT = 1.0
 """Seconds in which the rest of a rejected request is discarded; a reset would overtake the response."""
-_POLL_INTERVAL = 0.05
 
 _PIECE = 1 << 13
 """Bytes that are parsed at once."""
+
+
+class BodyBudget:
+    """Counts the bytes of incomplete bodies on all connections."""
+
+    def __init__(self, limit: int = MAX_BUFFERED) -> None:
+        self.limit = limit
+        self.used = 0
+
 
 SpawnTask = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -119,6 +100,8 @@ class HttpServerConnection:
         self._name = name
         self._slot = slot
         self._bodies = bodies
+        self._buffered = 0
+        """Bytes that are counted in the budget."""
         self._max_body = max_body
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._parser = RequestParser(self, max_body)
@@ -130,11 +113,6 @@ class HttpServerConnection:
         self._reader = Reader(self._fd, self._received)
         self._reading = trio.CancelScope()
         self._exchange: HttpExchange | None = None
-        self._pipelined: deque[tuple[Head, bytes]] = deque()
-        self._pipelined_size = 0
-        self._is_beginning = False
-        self._buffered = 0
-        """Bytes that are counted in the budget."""
         self._error: BadRequest | None = None
         """Sent after all earlier responses. Nothing more is read."""
         self._received_at = self._sent_at = trio.current_time()
@@ -165,10 +143,7 @@ class HttpServerConnection:
             log.exception("%s: an error in mcpd itself; closing its connection", self._name)
         finally:
             self._outbox.close()  # the descriptor's number may soon be another client's
-            self._pipelined.clear()
-            self._pipelined_size = 0
-            self._parser.release()
-            self._count_buffered()
+            self._release_body()
             # These refer back to the connection; without the cycle it is freed immediately.
             del self._parser, self._handler, self._serve, self._reader
 
@@ -190,23 +165,11 @@ class HttpServerConnection:
         try:
             with self._reading:
                 await self._reader.run()
-                await self._await_last_response()
             if self._upgraded is not None:
                 await self._outbox.wait_drained()
                 await self._upgraded(trio.SocketStream(trio.socket.from_stdlib_socket(self._socket)))
         except OSError as error:
             log.debug("%s: %s", self._name, error)
-
-    async def _await_last_response(self) -> None:
-        """After the client stopped sending: on a Unix socket, wait until it has its response.
-
-        Over TCP, this cannot be distinguished from a client that has disconnected.
-        """
-        if self._socket.family != sockets.AF_UNIX:
-            return
-        # There is no event for the other direction being closed, so poll.
-        while (self._exchange is not None or self._pipelined) and not has_hung_up(self._fd):  # noqa: ASYNC110
-            await trio.sleep(_POLL_INTERVAL)
 
     def _received(self, portion: bytes) -> Iterator[None] | None:
         if len(portion) > _PIECE and not self._parser.is_known(portion):
@@ -231,28 +194,26 @@ class HttpServerConnection:
                 if not self.is_last:
                     self._reject(error)
                 return
-            if not self._parser.is_between:
-                if self._incomplete_since is None:
-                    self._incomplete_since = now
-                    self._wake.set()
-                self._count_buffered()
-            elif self._pipelined_size != self._buffered:
+            if not self._parser.is_between and self._incomplete_since is None:
+                self._incomplete_since = now
+                self._wake.set()
+            if self._parser.buffered != self._buffered:
                 self._count_buffered()
 
     def _count_buffered(self) -> None:
-        """Count the buffered bytes in the budget; give them up if there are too many on all connections."""
-        old, self._buffered = self._buffered, self._parser.buffered + self._pipelined_size
-        if not self._bodies.change(old, self._buffered):
-            self._pipelined.clear()
-            self._pipelined_size = 0
-            limit = self._bodies.limit
-            text = f"incomplete requests of all clients may take {limit} bytes together; try again"
+        """Count the incomplete body in the budget; give it up if there are too many on all connections."""
+        old, self._buffered = self._buffered, self._parser.buffered
+        self._bodies.used += self._buffered - old
+        if self._buffered > old and self._bodies.used > self._bodies.limit:
+            text = (
+                f"incomplete requests of all clients may take {self._bodies.limit} bytes together; try again"
+            )
             self._reject(BadRequest(503, text, b"Retry-After: 1\r\n"))
+        elif old - self._buffered > _MUCH:
+            trim_heap_soon()
 
-    def _release_buffered(self) -> None:
+    def _release_body(self) -> None:
         self._parser.release()
-        self._pipelined.clear()
-        self._pipelined_size = 0
         self._count_buffered()
 
     def take_head(self, head: Head, *, awaits_continue: bool) -> int:
@@ -269,16 +230,10 @@ class HttpServerConnection:
         self._incomplete_since = None
         if self._closed or self._error is not None:
             return
-        if self._exchange is not None or self._pipelined:
-            self._pipelined.append((head, body))
-            self._pipelined_size += len(body)
-            if len(self._pipelined) > MAX_PIPELINED or self._pipelined_size > self._max_body:
-                self._pipelined.clear()
-                raise BadRequest(503, "too many pipelined requests")
-        elif not self.is_last:
-            self._begin(head, body)
-
-    def _begin(self, head: Head, body: bytes) -> None:
+        if self._exchange is not None:
+            raise BadRequest(503, "send a request when the last one is answered")
+        if self.is_last:
+            return
         if head is not self._routed:
             self._routed, self._serve = head, self._handler.route(head)
         if not head.keep_alive:
@@ -289,10 +244,9 @@ class HttpServerConnection:
 
     def _reject(self, error: BadRequest) -> None:
         self._error = error
-        self._parser.release()
-        self._count_buffered()
+        self._release_body()
         error.__traceback__ = error.__context__ = None  # their frames hold the partial body
-        if self._exchange is None and not self._pipelined:
+        if self._exchange is None:
             self._send_error()
 
     def _send_error(self) -> None:
@@ -319,18 +273,7 @@ class HttpServerConnection:
     def ended(self, exchange: HttpExchange) -> None:
         self._exchange = None
         if self.is_last:
-            self._pipelined.clear()
             self._reading.cancel(reason="this was the last response")
-        elif self._pipelined:
-            if self._is_beginning:
-                return
-            self._is_beginning = True
-            while self._exchange is None and self._pipelined:  # a loop: each may end while it begins
-                head, body = self._pipelined.popleft()
-                self._pipelined_size -= len(body)
-                self._begin(head, body)
-            self._is_beginning = False
-            self._count_buffered()
         elif self._error is not None:
             self._send_error()
 
@@ -352,7 +295,6 @@ class HttpServerConnection:
             return
         self._closed = True
         exchange, self._exchange = self._exchange, None
-        self._pipelined.clear()
         with _batch:
             if exchange is not None:
                 exchange.hang_up(reason)

@@ -12,7 +12,7 @@ import trio
 from mcpd.api.http.exchange import HttpExchange
 from mcpd.api.http.parser import Head
 from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, count_requests, is_request, respond_error
-from mcpd.api.mcp.streams import KeptBytes, ResumableStream, SessionStreams
+from mcpd.api.mcp.streams import ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
@@ -55,7 +55,7 @@ class Principal:
 class LegacyHttpSession:
     """The session of one client, over any number of connections."""
 
-    def __init__(self, key: str, scope: Hashable, principal: Principal, kept_bytes: KeptBytes) -> None:
+    def __init__(self, key: str, scope: Hashable, principal: Principal) -> None:
         self.key = key
         self.scope = scope
         self.principal = principal.name
@@ -63,7 +63,7 @@ class LegacyHttpSession:
         self.session: ClientSession
         self.was_used = False
         """Whether it was used after its handshake."""
-        self.streams = SessionStreams(send_priming_event=False, kept_bytes=kept_bytes)
+        self.streams = SessionStreams(send_priming_event=False)
         self.pending: set[LegacyReply] = set()
         """Replies that have not sent anything yet."""
         self.used_at = trio.current_time()
@@ -204,7 +204,6 @@ class LegacyHttpSessions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._sessions: dict[str, LegacyHttpSession] = {}
-        self._kept_bytes = KeptBytes()
         self._watching = False
 
     def __len__(self) -> int:
@@ -213,7 +212,7 @@ class LegacyHttpSessions:
     def open(
         self, message: Message, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
     ) -> None:
-        http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal, self._kept_bytes)
+        http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal)
         # Tasks run in the gateway, because a session outlives its connections.
         http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
         http.session.has_connection = lambda: http.is_connected

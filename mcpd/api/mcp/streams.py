@@ -12,8 +12,6 @@ MAX_KEPT_BYTES = 512 * 1024
 """Bytes of events kept per session, and of messages that wait for a stream. The last one is kept whatever its
 size."""
 MAX_KEPT_EVENTS = 1000
-MAX_KEPT_BY_ALL = 64 * 1024 * 1024
-"""Bytes that all sessions keep together."""
 _EVENT_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,15})")
 _RETRY = b"retry: 1000\n"
 
@@ -74,36 +72,11 @@ class ResumableStream:
         self._exchange = None
 
 
-class KeptBytes:
-    """The bytes that all sessions keep. Beyond the limit, the session that keeps most gives up its oldest."""
-
-    def __init__(self, limit: int = MAX_KEPT_BY_ALL) -> None:
-        self.used = 0
-        self._limit = limit
-        self._is_reducing = False
-        self._sessions: dict[SessionStreams, int] = {}
-
-    def change(self, session: SessionStreams, size: int) -> None:
-        """The session now keeps `size` bytes."""
-        self.used += size - self._sessions.get(session, 0)
-        if size:
-            self._sessions[session] = size
-        else:
-            self._sessions.pop(session, None)
-        if self.used > self._limit and not self._is_reducing:
-            self._is_reducing = True
-            while self.used > self._limit:
-                largest = max(self._sessions, key=self._sessions.__getitem__)
-                largest.give_up(self.used - self._limit)
-            self._is_reducing = False
-
-
 class SessionStreams:
     """The streams of one session. `send_priming_event`: send an empty event first (from 2025-11-25)."""
 
-    def __init__(self, *, send_priming_event: bool, kept_bytes: KeptBytes | None = None) -> None:
+    def __init__(self, *, send_priming_event: bool) -> None:
         self.primes = send_priming_event
-        self._kept_bytes = kept_bytes or KeptBytes()
         self._streams: dict[int, ResumableStream] = {}
         self._order: deque[tuple[ResumableStream, int]] = deque()
         """The kept events, oldest first, with their sizes."""
@@ -144,24 +117,12 @@ class SessionStreams:
             self._undelivered_size > MAX_KEPT_BYTES or len(self._undelivered) > MAX_KEPT_EVENTS
         ):
             self._drop_undelivered()
-        self._count()
 
     def deliver_pending(self, stream: ResumableStream) -> None:
         """Send the waiting messages on a new GET stream."""
         waiting, self._undelivered, self._undelivered_size = self._undelivered, {}, 0
         for frame in waiting:
             stream.send(frame)
-        self._count()
-
-    def give_up(self, size: int) -> None:
-        """Give up the oldest of what is kept, at least `size` bytes, or all: all sessions keep too much."""
-        end = max(0, self._size + self._undelivered_size - size)
-        while self._size + self._undelivered_size > end:
-            if self._undelivered:
-                self._drop_undelivered()
-            else:
-                self._drop_event()
-        self._count()
 
     def event_kept(self, stream: ResumableStream, size: int) -> None:
         self._order.append((stream, size))
@@ -169,7 +130,6 @@ class SessionStreams:
         while len(self._order) > 1 and (self._size > MAX_KEPT_BYTES or len(self._order) > MAX_KEPT_EVENTS):
             self._drop_event()
         self._discard_old()
-        self._count()
 
     def close(self) -> None:
         for stream in list(self._streams.values()):
@@ -178,8 +138,6 @@ class SessionStreams:
         self._order.clear()
         self._undelivered.clear()
         self._size = self._undelivered_size = 0
-        self._count()
-        self._kept_bytes = KeptBytes()  # a late response is not counted for a session that has ended
 
     def _drop_event(self) -> None:
         oldest, size = self._order.popleft()
@@ -190,9 +148,6 @@ class SessionStreams:
         frame = next(iter(self._undelivered))
         del self._undelivered[frame]
         self._undelivered_size -= len(frame)
-
-    def _count(self) -> None:
-        self._kept_bytes.change(self, self._size + self._undelivered_size)
 
     def _discard_old(self) -> None:
         """Drop finished streams without kept events, and all but the newest 8 detached GET streams."""

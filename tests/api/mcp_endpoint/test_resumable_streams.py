@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.api.mcp.frames import sse_event
-from mcpd.api.mcp.streams import MAX_KEPT_BYTES, KeptBytes, SessionStreams
+from mcpd.api.mcp.streams import MAX_KEPT_BYTES, SessionStreams
 from tests.api.mcp_endpoint.line import Line
 from tests.sampling import scaled
 
@@ -102,45 +102,13 @@ def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
 
 
 def test_messages_that_wait_for_a_stream_are_bounded_by_bytes() -> None:
-    """Ten times what a server was found to pin, of which the last one is kept."""
-    kept_bytes = KeptBytes()
-    streams = SessionStreams(send_priming_event=False, kept_bytes=kept_bytes)
-    for n in range(3000):
-        streams.send_unrelated(b'{"uri": "%d%b"}' % (n, b"x" * MAX_KEPT_BYTES))
-    assert kept_bytes.used < MAX_KEPT_BYTES + 100
+    """Ten times what a server was found to pin."""
+    streams = SessionStreams(send_priming_event=False)
     for n in range(3000):
         streams.send_unrelated(b'{"n": %d, "x": "%b"}' % (n, b"x" * 1000))
-    assert MAX_KEPT_BYTES - 2000 < kept_bytes.used <= MAX_KEPT_BYTES
     line = Line()
     stream = streams.new(standalone=True)
     stream.attach(line.exchange)
     streams.deliver_pending(stream)
-    assert len(line.received) > 400
+    assert 400 < len(line.received) <= MAX_KEPT_BYTES // 1000
     assert line.received[-1]["n"] == 2999  # type: ignore[index]
-    streams.close()
-    assert kept_bytes.used == 0
-
-
-def test_all_sessions_together_keep_a_limited_number_of_bytes() -> None:
-    """The session that keeps most gives up its oldest; what has ended does not count."""
-    kept_bytes = KeptBytes(1_000_000)
-    small = SessionStreams(send_priming_event=False, kept_bytes=kept_bytes)
-    small.new().send(b"1")
-    small.send_unrelated(b"2")
-    large = [SessionStreams(send_priming_event=False, kept_bytes=kept_bytes) for _ in range(50)]
-    for number, session in enumerate(large):
-        stream = session.new()
-        for _ in range(10):
-            stream.send(b'"%b"' % (b"x" * 40_000))
-            session.send_unrelated(b"%d" % number)
-        stream.send(b'"%b"' % (b"x" * 400_000))
-        assert kept_bytes.used <= 1_000_000
-    for session in large:
-        session.close()
-        session.new().send(b"late")
-    late = Line()
-    found = small.find("1-0")
-    assert found is not None
-    found[0].attach(late.exchange, 0)
-    assert late.received == [1]
-    assert 0 < kept_bytes.used < 100
