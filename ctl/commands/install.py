@@ -13,10 +13,8 @@ import click
 from ctl.cli.completion import editor_names, server_names
 from ctl.cli.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.cli.invocation import CliContext
-from ctl.cli.json_text import mapping
 from ctl.cli.output import paint
 from ctl.commands.import_ import unknown_editor
-from ctl.daemon import systemd
 from ctl.daemon.client import Json
 from ctl.editors.catalog import BY_NAME, EditorSpec
 from ctl.editors.entry import (
@@ -27,8 +25,6 @@ from ctl.editors.entry import (
     mcpctl_path,
     new_file_content,
     slot_of,
-    socket_url,
-    url_entry,
 )
 from ctl.editors.entry import uses_list as is_listed
 from ctl.editors.import_plan import find_import_target
@@ -38,7 +34,6 @@ from ctl.editors.install import uninstall as uninstall_entry
 from ctl.editors.install_report import (
     LeftOn,
     as_json,
-    describe_tools,
     report_installed,
     report_left_on,
     report_own_profile,
@@ -93,11 +88,6 @@ class _InstallCommand(click.Command):
     help="Disable the editor's entries for servers that mcpd can serve now; =all for all that it has.",
 )
 @click.option("--take-over-all", "take_over", flag_value="all", hidden=True)
-@click.option(
-    "--via",
-    type=click.Choice(["bridge", "socket"]),
-    help="Start mcpctl bridge, or connect to the socket (VS Code). [default: chosen automatically]",
-)
 @_project
 @click.option("--print", "only_print", is_flag=True, help="Print the entry without changing anything.")
 @_dry_run
@@ -111,7 +101,6 @@ def install(
     own: bool,
     name: str | None,
     take_over: str | None,
-    via: str | None,
     project: bool,
     only_print: bool,
     dry_run: bool,
@@ -127,11 +116,7 @@ def install(
         raise UsageError("--own is for your own file of the editor", hint="use --profile NAME with --project")
     user = UserContext(os.environ, Path.cwd())
     targets = _targets(cli, editors, every, project, user)
-    for target in targets:
-        if via == "socket" and not target.editor.supports_socket_url:
-            message = f"{target.editor.title} cannot connect to a Unix socket"
-            raise UsageError(message, hint="omit --via socket")
-    options = _InstallOptions(server, profile, own, name, take_over, via, project, every, dry_run)
+    options = _InstallOptions(server, profile, own, name, take_over, project, every, dry_run)
     backups = EditorBackups(os.environ)
     if only_print:
         return _print(cli, targets, options)
@@ -150,7 +135,6 @@ class _InstallOptions:
     own: bool
     name: str | None
     take_over: str | None
-    via: str | None
     project: bool
     every: bool
     dry_run: bool
@@ -160,25 +144,18 @@ class _InstallOptions:
         """The name of the new entry."""
         return self.name or "-".join(filter(None, (NAME, self.server or self.profile)))
 
-    def command(self, editor: EditorSpec) -> str:
-        """Return the command that was run, without what the entry provides."""
-        return shlex.join(["mcpctl", "install", editor.name, *(["--project"] if self.project else [])])
-
     def again(self, editor: EditorSpec) -> str:
         """Return the command that was run, to which an option can be appended."""
         given = (("--server", self.server), ("--profile", self.profile), ("--name", self.name))
         words = [word for option, value in given if value for word in (option, value)]
-        return shlex.join([*shlex.split(self.command(editor)), *words, *(["--own"] if self.own else [])])
+        words += [option for option, is_on in (("--project", self.project), ("--own", self.own)) if is_on]
+        return shlex.join(["mcpctl", "install", editor.name, *words])
 
 
 def _entry_maker(
     cli: CliContext, editor: EditorSpec, options: _InstallOptions, own_profile: str | None
 ) -> MakeEntry:
     profile, name = own_profile or options.profile, options.entry_name
-    if options.via == "socket" or (
-        options.via is None and editor.supports_socket_url and systemd.manages_socket(cli.socket)
-    ):
-        return lambda key_path: url_entry(socket_url(cli.socket, options.server, profile))
     args = ["bridge", "--client", editor.name]
     args += ["--server", options.server] if options.server else ["--profile", profile] if profile else []
     args += ["--socket", cli.socket] if cli.socket_option else []
@@ -199,8 +176,7 @@ class _Installation:
     def install(self, target: InstallTarget) -> Json:
         """Write mcpd's entry to the file of one editor, and report it."""
         options, entry = self.options, self.everything
-        had = [] if options.server or options.profile else own_servers(entry, target, self.backups)
-        own = self._own_profile(target, had) if options.own else None
+        own = self._own_profile(target) if options.own else None
         if own is not None:
             entry = entry.only(own.servers, f"profile {own.name}")
         left_on = LeftOn()
@@ -218,8 +194,7 @@ class _Installation:
             dry_run=options.dry_run,
         )
         if not self.cli.out.json:
-            self._report(target, change, left_on, entry, own)
-            self._report_tools(target, entry, own, had)
+            self._report(target, change, left_on, own)
             if change.added is not None and not options.dry_run and (step := target.editor.next_step):
                 title = target.editor.title  # the steps of several editors follow each other
                 self.cli.out.next_step(step if title in step else f"in {title}, {step}")
@@ -229,11 +204,12 @@ class _Installation:
             "dry_run": options.dry_run,
         }
 
-    def _own_profile(self, target: InstallTarget, had: list[str]) -> OwnProfile | None:
+    def _own_profile(self, target: InstallTarget) -> OwnProfile | None:
         """Return the profile with the servers that the editor had; None if it gets all of them."""
         active = self.everything.target
         if active is None:
             return None
+        had = own_servers(self.everything, target, self.backups)
         if self.options.every and not had and target.editor.name not in active.profiles:
             return None
         return add_own_profile(
@@ -244,42 +220,27 @@ class _Installation:
         self, target: InstallTarget, entry: TakeOver, document: Document, left_on: LeftOn
     ) -> dict[str, str]:
         """Return the entries to disable and their servers in mcpd, and note the others in `left_on`."""
-        take_over = self.options.take_over
-        redundant = entry.find(target, document)
-        left_on.others = entry.others(target, document) if take_over else {}
-        left_on.redundant = {}
+        redundant, take_over = entry.find(target, document), self.options.take_over
+        left_on.redundant, left_on.reasons = [], {}
+        if not take_over:
+            left_on.redundant = sorted(redundant)
+            return {}
+        left_on.reasons = entry.others(target, document)
         if take_over != "all":
-            reason_of = entry.reason_to_leave if take_over else entry.reason_now
-            reasons = {each: reason_of(each.server) for each in redundant}
-            left_on.redundant = {each: why for each, why in reasons.items() if why or not take_over}
-        return {each.entry: each.server for each in redundant if each not in left_on.redundant}
+            reasons = {name: entry.reason_to_leave(server) for name, server in redundant.items()}
+            left_on.reasons |= {name: reason for name, reason in reasons.items() if reason}
+        return {name: server for name, server in redundant.items() if name not in left_on.reasons}
 
     def _report(
-        self,
-        target: InstallTarget,
-        change: FileChange,
-        left_on: LeftOn,
-        entry: TakeOver,
-        own: OwnProfile | None,
+        self, target: InstallTarget, change: FileChange, left_on: LeftOn, own: OwnProfile | None
     ) -> None:
         cli, dry_run = self.cli, self.options.dry_run
-        again, took_over = self.options.again(target.editor), bool(self.options.take_over)
         report_installed(cli, target, change, dry_run=dry_run, user=self.user)
-        report_left_on(cli, left_on, entry, again, took_over=took_over, dry_run=dry_run)
+        report_left_on(cli, left_on, self.options.again(target.editor), dry_run=dry_run)
         if change.added is not None and change.existed and not dry_run:
             cli.out.line(f"  backup: {self.user.display_path(self.backups.original_path(target.path))}")
         if own is not None:
             report_own_profile(cli, own, dry_run=dry_run)
-
-    def _report_tools(
-        self, target: InstallTarget, entry: TakeOver, own: OwnProfile | None, had: list[str]
-    ) -> None:
-        fields = None if own is None else own.fields
-        if self.options.profile:
-            fields = mapping(self.everything.profiles.get(self.options.profile))
-        sees = describe_tools(entry, target, fields, had, self.options.command(target.editor))
-        if sees:
-            self.cli.out.line(f"  {sees}")
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl uninstall cursor\n  mcpctl uninstall --all")

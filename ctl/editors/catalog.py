@@ -61,8 +61,6 @@ class EditorSpec:
     """How an entry is disabled: a member and its value, or Gemini's list of names."""
     entry_form: EntryForm | None = "plain"
     """None if it cannot use mcpd."""
-    supports_socket_url: bool = False
-    """Whether it accepts the URL of a Unix socket, `unix:///path#/path`."""
     next_step: str = ""
     """What the user must do to load the new entry."""
 
@@ -105,7 +103,6 @@ def _vscode(name: str, title: str, directory: str, *more: ConfigLocation) -> Edi
         ),
         _VSCODE,
         entry_form="typed",
-        supports_socket_url=True,
         next_step="start mcpd in `MCP: List Servers`; VS Code asks once whether you trust it",
     )
 

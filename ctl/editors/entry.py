@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import attrs
 
@@ -125,11 +125,6 @@ def command_entry(
             return plain
 
 
-def url_entry(url: str) -> dict[str, object]:
-    """Return the entry with the URL of mcpd's socket."""
-    return {"type": "http", "url": url}
-
-
 def new_file_content(editor: EditorSpec) -> bytes:
     """Return the content of a new file of this editor, before the entry is added."""
     return b"name: My assistant\nversion: 1.0.0\nschema: v1\n" if editor.entry_form == "continue" else b""
@@ -175,12 +170,6 @@ def mcpctl_path() -> str:
     if found := shutil.which("mcpctl"):
         return os.path.abspath(found)
     raise CtlError("cannot find the mcpctl program", hint="install mcpctl in a directory of your PATH")
-
-
-def socket_url(path: str, server: str | None, profile: str | None) -> str:
-    """Return the URL of mcpd's socket with all servers, one server, or the servers of a profile."""
-    place = f"/servers/{quote(server, safe='')}/mcp" if server else "/mcp"
-    return f"unix://{quote(path)}#{place}{f'/{quote(profile, safe=str())}' if profile and not server else ''}"
 
 
 def _is_mcpd_url(url: str, addresses: frozenset[str]) -> bool:
@@ -229,26 +218,12 @@ class FileContent:
             document = set_allowed(self.target.editor, document.without_entry(self.slot, name), name, False)
         return attrs.evolve(self, document=document)
 
-    def meaning(self) -> tuple[object, object]:
-        """Return what the file means, regardless of the order and of empty objects around its entries."""
-        entries = {name: self.entry(name) for name in self.document.entry_names(self.slot)}
-        return entries, _other_values(self.document.value, self.slot)
-
 
 def parse_content(target: InstallTarget, data: bytes | None) -> FileContent:
     """Parse the content of a file; None is a file that does not exist yet."""
     content = new_file_content(target.editor) if data is None else data
     document = parse_document(content, target.path, foreign=True)
     return FileContent(target, document, slot_of(target, document))
-
-
-def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
-    """Return everything except `slot` and the objects that contain nothing else."""
-    rest = {key: inner for key, inner in value.items() if key != slot[0]}
-    below = value.get(slot[0])
-    if len(slot) > 1 and isinstance(below, dict) and (inner := _other_values(below, slot[1:])):
-        rest[slot[0]] = inner
-    return rest
 
 
 def _is_partial(entry: Mapping[str, object]) -> bool:

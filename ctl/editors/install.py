@@ -28,9 +28,7 @@ from ctl.editors.undo import (
     BackupRecord,
     DisabledEntry,
     EditorBackups,
-    diff_hunks,
     digest,
-    replaced_by_user,
     without_mcpd,
 )
 from mcpd.config.in_place_edits.document import (
@@ -63,10 +61,6 @@ class FileChange:
     """The file is byte for byte what it was before the installation."""
     re_enabled: tuple[str, ...] = ()
     """Other entries that were enabled again."""
-    not_restored: tuple[str, ...] = ()
-    """Entries that were removed and not added again, because the file has others with these names."""
-    kept: Path | None = None
-    """Where the original content with those entries is kept."""
     existed: bool = True
     """Whether the file existed."""
 
@@ -120,7 +114,7 @@ def install(
             created = record.created_directories if record is not None else _missing_directories(path)
             existed, entries = original is not None, (*already, *disabled)
             kept = BackupRecord(str(path), existed, "", slot, entries, created, original=original or b"")
-            _save_record(backups, kept, target, document)
+            _save_record(backups, kept, document)
             _write(path, document, data)
         return FileChange(path, added=name, disabled=tuple(disabled), existed=original is not None)
 
@@ -132,9 +126,7 @@ def uninstall(
 ) -> FileChange:
     """Remove mcpd's entries (only `names`, if given), and enable the entries that `install` disabled.
 
-    A file that has not changed since is restored byte for byte. The original content is kept if it has an
-    entry that cannot be restored, because the user has added another one with its name. Raises what
-    `install` does.
+    A file that has not changed since is restored byte for byte. Raises what `install` does.
     """
     path = target.path
 
@@ -162,17 +154,13 @@ def uninstall(
                 backups.delete(path)
             return FileChange(path, removed=tuple(ours), restored=True)
         document, enabled = without_mcpd(content, chosen, record if chosen == ours else None)
-        lost = replaced_by_user(content, record) if record is not None and chosen == ours else ()
-        kept = backups.original_path(path) if lost else None
-        change = FileChange(
-            path, removed=tuple(chosen), re_enabled=tuple(enabled), not_restored=lost, kept=kept
-        )
+        change = FileChange(path, removed=tuple(chosen), re_enabled=tuple(enabled))
         if change.has_changes and not dry_run:
             if record is not None and untouched:
-                _save_record(backups, record, target, document)
+                _save_record(backups, record, document)
             _write(path, document, data)
             if chosen == ours:
-                backups.delete(path, keep_original=bool(lost))
+                backups.delete(path)
         return change
 
     return _retry_if_changed(path, remove_entries)
@@ -232,20 +220,10 @@ def _missing_directories(path: Path) -> tuple[str, ...]:
     return tuple(str(parent) for parent in reversed(path.parents) if not parent.exists())
 
 
-def _save_record(
-    backups: EditorBackups, record: BackupRecord, target: InstallTarget, document: Document
-) -> None:
+def _save_record(backups: EditorBackups, record: BackupRecord, document: Document) -> None:
     """Save a record for a file that is about to be written as `document`."""
-    before = parse_document(record.original, target.path, foreign=True).text
-    content = FileContent(target, document, record.slot)
-    record = structs.replace(
-        record,
-        written_digest=digest(document.data),
-        changes=diff_hunks(before, content.without(content.mcpd_entries()).document.text),
-        changes_with_entry=diff_hunks(before, document.text),
-    )
     try:
-        backups.save(record)
+        backups.save(structs.replace(record, written_digest=digest(document.data)))
     except (OSError, UnusablePath) as error:
         raise WriteFailed(f"cannot keep a backup of {record.path}: {error}") from None
 

@@ -20,7 +20,7 @@ from ctl.editors.catalog import (
     Scope,
 )
 from ctl.editors.entry import is_mcpd_entry, opencode_slot
-from ctl.editors.map import Fields, RawEntry, is_disabled, map_entry, unwrap_proxy
+from ctl.editors.map import Fields, RawEntry, map_entry, unwrap_proxy
 from ctl.editors.paths import EditorFile, UserContext
 from ctl.editors.rules import ToolPermission, entry_permissions
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator, read_dotenv
@@ -66,8 +66,6 @@ class SkippedEntry:
 
     source: EntrySource
     reason: str
-    is_used: bool = True
-    """Whether the editor uses it, because it is not disabled there."""
 
 
 @attrs.define
@@ -162,7 +160,7 @@ def _add_entries(
         try:
             result.candidates.append(_candidate(raw, source, translator))
         except UnusableEntry as reason:
-            result.skipped.append(SkippedEntry(source, str(reason), is_used=not is_disabled(raw)))
+            result.skipped.append(SkippedEntry(source, str(reason)))
 
 
 def _candidate(raw: RawEntry, source: EntrySource, translator: VariableTranslator) -> ImportCandidate:

@@ -20,15 +20,10 @@ from ctl.editors.entry import InstallTarget
 from ctl.editors.import_plan import ImportTarget
 from ctl.editors.merge import KnownServers
 from ctl.editors.paths import EditorFile, UserContext
-from ctl.editors.read import (
-    IS_MCPD,
-    DiscoveredEntries,
-    ImportCandidate,
-    discover_in_file,
-)
+from ctl.editors.read import ImportCandidate, discover_in_file
 from ctl.editors.secrets import named_by_owner
 from ctl.editors.undo import EditorBackups, KeptProfile
-from ctl.show.progress import hint_for, wait_for_each
+from ctl.show.progress import wait_for_each
 from ctl.show.status import READY, failure_summary
 from mcpd.config import definition_view
 from mcpd.config.definition_view import is_enabled
@@ -46,18 +41,6 @@ if TYPE_CHECKING:
 
 SETTLE_TIMEOUT = 60.0
 """Seconds to wait for servers that are still starting."""
-
-_STARTING = "it is still starting in mcpd"
-_EXACT_STEPS = ("mcpctl login ", "mcpctl secret set ", "mcpctl enable ", "mcpctl connect ")
-"""Commands that need no explanation."""
-
-
-@attrs.frozen
-class Redundant:
-    """An enabled entry in an editor's file, and the server in mcpd that it means."""
-
-    entry: str
-    server: str
 
 
 @attrs.define
@@ -84,68 +67,42 @@ class TakeOver:
         enabled = {name: one for name, one in self.visible.items() if definition_view.is_enabled(one)}
         self.provided = KnownServers(enabled, os.environ)
 
-    @property
-    def profiles(self) -> Mapping[str, object]:
-        """The profiles in mcpd's configuration, by name."""
-        return self.target.profiles if self.target is not None else {}
-
     def only(self, servers: Collection[str], what: str) -> TakeOver:
         """Return the same for an entry that provides only these servers."""
         visible = {name: fields for name, fields in self.visible.items() if name in servers}
         return attrs.evolve(self, visible=visible, what=what)
 
-    def may_deny(self, profile: Mapping[str, object]) -> bool:
-        """Return whether rules, or `readOnly`, may deny tools of these servers."""
-        has_rules = self.target is not None and bool(self.target.policies)
-        return has_rules or any(one.get("readOnly") for one in (profile, *self.visible.values()))
-
-    def find(self, target: InstallTarget, document: Document) -> list[Redundant]:
-        """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry."""
-        found = (
-            Redundant(one.source.name, server)
-            for one in self._enabled_entries(target, document)
-            if (server := self.provided.find(one)) is not None
-        )
-        return list(dict.fromkeys(found))
+    def find(self, target: InstallTarget, document: Document) -> dict[str, str]:
+        """Return the enabled entries whose servers the new entry provides, with these servers."""
+        found = ((one.source.name, self.provided.find(one)) for one in self._enabled(target, document))
+        return {name: server for name, server in found if server is not None}
 
     def others(self, target: InstallTarget, document: Document) -> dict[str, str]:
         """Return the enabled entries that `find` does not return, and why they cannot be taken over."""
         if self.target is None:
             return {}
-        found = {
-            one.source.name: one.reason.partition(";")[0]  # what follows is for `import`
-            for one in self._discover(target, document).skipped
-            if one.is_used and one.reason != IS_MCPD and one.source.scope == target.location.scope
+        return {
+            one.source.name: self._reason_not_provided(one, self.target)
+            for one in self._enabled(target, document)
+            if self.provided.find(one) is None
         }
-        for one in self._enabled_entries(target, document):
-            if self.provided.find(one) is None:
-                found[one.source.name] = self.reason_not_provided(one)
-        return found
 
-    def reason_not_provided(self, one: ImportCandidate) -> str:
-        """Return why the new entry does not provide the server of an entry."""
-        if self.target is None:
-            return "mcpd does not have it"
+    def _reason_not_provided(self, one: ImportCandidate, active: ImportTarget) -> str:
         server = self.known.find(one)
         if server is None:
-            similar = self.known.similar_to(one)
-            if similar is None:
-                return "mcpd does not have it"
-            return f"it differs from {similar.server} in mcpd: {', '.join(similar.differs_in)}"
-        if not definition_view.is_enabled(self.target.servers[server]):
+            return "mcpd does not have it, or it differs there (see mcpctl import --dry-run)"
+        if not definition_view.is_enabled(active.servers[server]):
             return "it is disabled in mcpd"
         return f"{self.what} does not include it"
 
-    def _enabled_entries(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
+    def _enabled(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
+        file = EditorFile(target.editor, target.location, target.path, target.project)
+        found = discover_in_file(file, document, self.user, target.addresses)
         return [
             named_by_owner(one)
-            for one in self._discover(target, document).candidates
+            for one in found.candidates
             if one.source.scope == target.location.scope and definition_view.is_enabled(one.definition)
         ]
-
-    def _discover(self, target: InstallTarget, document: Document) -> DiscoveredEntries:
-        file = EditorFile(target.editor, target.location, target.path, target.project)
-        return discover_in_file(file, document, self.user, target.addresses)
 
     def reason_to_leave(self, server: str) -> str:
         """Return why mcpd cannot serve a server now, so that the editor's entry stays on; empty if it can.
@@ -155,36 +112,20 @@ class TakeOver:
         if self._reasons is None:
             self.cli.may_start = self.may_start
             try:
-                self._reasons = self._ask_daemon(wait=self.may_start)
+                self._reasons = self._ask_daemon()
             except CtlError:
                 self._reasons = dict.fromkeys(self.visible, "mcpd is not running")
         return self._reasons.get(server, "mcpd has not loaded it")
 
-    def _ask_daemon(self, *, wait: bool) -> dict[str, str]:
+    def _ask_daemon(self) -> dict[str, str]:
         """Return a reason, which may be empty, by server. Raises CtlError."""
         listed = self.cli.call("mcpd/status").value["servers"]
         starting = [one for one in listed if not _is_settled(one) and one["name"] in self.visible]
-        if starting and wait:
+        if starting and self.may_start:
             with suppress(TimedOut):  # its entry is left on
                 wait_for_each(self.cli, starting, _is_settled, timeout=SETTLE_TIMEOUT, show=False)
             listed = self.cli.call("mcpd/status").value["servers"]
         return {each["name"]: self._reason(each) for each in listed}
-
-    def reason_now(self, server: str) -> str:
-        """Return the same without starting mcpd or waiting; empty if it is not known yet."""
-        if self._reasons is None:
-            self.cli.may_start = False
-            try:
-                self._reasons = self._ask_daemon(wait=False)
-            except CtlError:
-                self._reasons = {}
-        reason = self._reasons.get(server, "")
-        return "" if reason == _STARTING else reason
-
-    def first_step(self, server: str) -> str:
-        """Return the command to run before a server that mcpd cannot serve now can be taken over."""
-        command = hint_for(self.cli, server).partition("   (")[0]
-        return command if command.startswith(_EXACT_STEPS) else f"mcpctl why {server}"
 
     def _reason(self, status: ServerStatus) -> str:
         """Return why mcpd cannot serve a server in this state; empty if it can."""
@@ -195,7 +136,7 @@ class TakeOver:
             definition = self.visible.get(status["name"], {})
             return "it needs a login in mcpd" if needs_login(definition) else "it rejects mcpd's credentials"
         if state == "pending":
-            return _STARTING
+            return "it is still starting in mcpd"
         if state == "disabled":
             return "it is disabled in mcpd"
         return f"it has failed in mcpd: {failure_summary(failure) if failure else status.get('reason', '')}"
@@ -232,7 +173,7 @@ def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBack
     found: set[str] = set()
     try:
         document = parse_document(target.path.read_bytes(), target.path, foreign=True)
-        found |= {each.server for each in everything.find(target, document)}
+        found |= set(everything.find(target, document).values())
     except (OSError, BadSpec):  # `install` reports it
         pass
     if (record := backups.load(target.path)) is not None:

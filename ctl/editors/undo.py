@@ -6,8 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,80 +29,6 @@ from mcpd.config.in_place_edits.document import (
 )
 from mcpd.files.atomic import write_atomically
 from mcpd.files.paths import UnusablePath, private_directory, state_dir
-from mcpd.model.errors import BadSpec
-
-_CONTEXT = 3
-"""Lines on each side that identify the position of a hunk."""
-
-
-class DiffHunk(msgspec.Struct, frozen=True, array_like=True):
-    """One changed place: `ours` replaced `theirs`. Lines include their ends."""
-
-    above: tuple[str, ...]
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-    below: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"DiffHunk({len(self.theirs)} lines → {len(self.ours)})"  # the lines may contain secrets
-
-
-def diff_hunks(before: str, after: str) -> tuple[DiffHunk, ...]:
-    """Return the changes from `before` to `after`."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    # SequenceMatcher is slow for 40,000 lines: compare only those between the first and last change.
-    least = min(len(old), len(new))
-    head = next((n for n in range(least) if old[n] != new[n]), least)
-    least -= head
-    tail = next((n for n in range(least) if old[-1 - n] != new[-1 - n]), least)
-    matcher = SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail])
-    return tuple(
-        DiffHunk(
-            above=tuple(new[max(0, head + start - _CONTEXT) : head + start]),
-            ours=tuple(new[head + start : head + end]),
-            theirs=tuple(old[head + old_start : head + old_end]),
-            below=tuple(new[head + end : head + end + _CONTEXT]),
-        )
-        for tag, old_start, old_end, start, end in matcher.get_opcodes()
-        if tag != "equal"
-    )
-
-
-def revert_hunks(text: str, changes: Sequence[DiffHunk]) -> tuple[str, int]:
-    """Undo `changes` in `text`. Return the result and the number of hunks that were not found exactly once.
-
-    A removed entry thereby gets back its comments and its old position.
-    """
-    lines, lost = text.splitlines(keepends=True), 0
-    for hunk in changes:
-        at = _find_hunk(lines, hunk)
-        if at is None:
-            lost += 1
-        else:
-            lines[at : at + len(hunk.ours)] = hunk.theirs
-    return "".join(lines), lost
-
-
-def _find_hunk(lines: list[str], hunk: DiffHunk) -> int | None:
-    for above, below in _contexts(hunk):
-        wanted = [*above, *hunk.ours, *below]
-        if not any(line.strip() for line in wanted):
-            continue
-        starts = [at for at, line in enumerate(lines) if line == wanted[0]]
-        found = [at for at in starts if lines[at : at + len(wanted)] == wanted]
-        if len(found) == 1:
-            return found[0] + len(above)
-    return None
-
-
-def _contexts(hunk: DiffHunk) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-    """Yield the context lines to search for, most first: the file may have been edited next to the hunk."""
-    for lines in range(_CONTEXT, 0, -1):
-        yield hunk.above[-lines:], hunk.below[:lines]
-    for lines in range(_CONTEXT, 0, -1):
-        yield hunk.above[-lines:], ()
-        yield (), hunk.below[:lines]
-    yield (), ()
 
 
 class DisabledEntry(msgspec.Struct, frozen=True):
@@ -125,7 +50,6 @@ _FILE_NAMES = {
     "written_digest": "after",
     "disabled": "taken",
     "created_directories": "made",
-    "changes_with_entry": "with_ours",
 }
 
 
@@ -140,10 +64,6 @@ class BackupRecord(msgspec.Struct, frozen=True, rename=_FILE_NAMES.get):
     disabled: tuple[DisabledEntry, ...] = ()
     created_directories: tuple[str, ...] = ()
     """Directories that were created for the file, outermost first."""
-    changes: tuple[DiffHunk, ...] = ()
-    """The changes outside mcpd's own entry."""
-    changes_with_entry: tuple[DiffHunk, ...] = ()
-    """All changes. One of the two still applies if the file was edited close to the entry."""
     original: bytes = b""
     """The content before, which has a file of its own."""
 
@@ -190,9 +110,9 @@ class EditorBackups:
         write_atomically(self.original_path(path), record.original, 0o600)
         write_atomically(self._record_path(path), json.dumps(facts).encode(), 0o600)
 
-    def delete(self, path: Path, *, keep_original: bool = False) -> None:
+    def delete(self, path: Path) -> None:
         """Delete the record of a file that was restored or no longer exists."""
-        for stored in (self._record_path(path), *([] if keep_original else [self.original_path(path)])):
+        for stored in (self._record_path(path), self.original_path(path)):
             with contextlib.suppress(OSError):
                 stored.unlink()
 
@@ -251,42 +171,9 @@ def _path_id(path: Path) -> str:
 def without_mcpd(
     content: FileContent, ours: list[str], record: BackupRecord | None
 ) -> tuple[Document, list[str]]:
-    """Return the file without mcpd, and the names of the entries that were enabled again.
-
-    The entries decide what the file means. If the original lines can still be restored with the same meaning,
-    they are, with their comments and order.
-    """
-    others = content.without(ours)
-    if record is None:
-        return others.document, []
-    editor, slot = content.target.editor, content.slot
-    result, enabled = restore_entries(editor, others.document, record)
-    names = content.document.entry_names(slot)
-    if any(entry.removed and entry.name in names for entry in record.disabled):
-        return result, enabled  # the user has added one again, which takes precedence
-    meaning = attrs.evolve(content, document=result).meaning()
-    attempts = [
-        revert_hunks(others.document.text, record.changes),
-        revert_hunks(content.document.text, record.changes_with_entry),
-    ]
-    for text, _ in sorted(attempts, key=lambda attempt: attempt[1]):
-        with contextlib.suppress(BadSpec):
-            data = attrs.evolve(content.document, text=text).data
-            older = attrs.evolve(content, document=parse_document(data, content.target.path, foreign=True))
-            restored, _ = restore_entries(editor, older.without(older.mcpd_entries()).document, record)
-            if attrs.evolve(content, document=restored).meaning() == meaning:
-                return restored, enabled
-    return result, enabled
-
-
-def replaced_by_user(content: FileContent, record: BackupRecord) -> tuple[str, ...]:
-    """Return the entries that were removed, and whose names the user has given to other ones since."""
-    names = content.document.entry_names(content.slot)
-    return tuple(
-        each.name
-        for each in record.disabled
-        if each.removed and each.name in names and content.entry(each.name) != each.entry
-    )
+    """Return the file without mcpd, and the names of the entries that were enabled again."""
+    document = content.without(ours).document
+    return (document, []) if record is None else restore_entries(content.target.editor, document, record)
 
 
 def restore_entries(

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -195,28 +194,6 @@ def test_entries_for_one_server_or_profile_coexist(home: Path, alone: Mcpctl) ->
     assert not path.exists()
 
 
-def test_vs_code_can_use_the_socket_url(home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Automatically if systemd starts mcpd on the first connection."""
-    path = home / ".config/Code/User/mcp.json"
-    url = f"unix://{alone.socket}#/mcp"
-
-    def written() -> Any:
-        return json.loads(path.read_text())["servers"]
-
-    alone("install", "vscode", "--via", "socket", "--profile", "my work", "--name", "mcpd")
-    assert written() == {"mcpd": {"type": "http", "url": f"{url}/my%20work"}}
-    alone("install", "vscode")
-    assert written()["mcpd"]["args"] == ["bridge", "--client", "vscode"]
-    monkeypatch.setattr("ctl.daemon.systemd.manages_socket", lambda _: True)
-    assert alone("install", "vscode", "--server", "a/b").code == 0
-    assert written()["mcpd-a/b"]["url"].endswith(".sock#/servers/a%2Fb/mcp")
-    for kept in (home / ".local/state/mcpd/editors").iterdir():
-        kept.unlink()
-    assert alone("uninstall", "vscode").code == 0
-    assert written() == {}
-    assert alone("install", "zed", "--via", "socket").code == 2
-
-
 # ---- taking over -------------------------------------------------------------------------------------
 
 OURS = {"mcpServers": {"tickets": {"command": "uvx", "args": ["tickets-mcp"]}}}
@@ -297,28 +274,6 @@ def test_disabled_entries_are_restored_in_a_changed_file(name: str, home: Path, 
     slot = slot_of(one, document)
     assert sorted(document.entry_names(slot)) == ["renamed", "t"]
     assert as_map(document.value_at(slot)) == as_map(was.value_at(slot))
-    if text.count("\n") > 1:  # on one line, which is changed, nothing tells where it was
-        assert path.read_text() == text.replace("other", "renamed")
-
-
-def test_comments_and_order_are_restored_in_a_changed_file(home: Path, alone: Mcpctl) -> None:
-    """Some files change every minute."""
-    path = home / ".cursor/mcp.json"
-    path.parent.mkdir()
-    text = (
-        '{\n  "mcpServers": {\n    // my tickets\n'
-        + f"    {T}, /* new */\n"
-        + '    // last\n    "z": {}\n  }\n}\n'
-    )
-    path.write_text(text)
-    write_ours(home)
-    alone("install", "cursor", "--take-over=all")
-    assert '"t"' not in path.read_text()
-    path.write_text(path.read_text().replace("{\n", '{\n  "seen": 1,\n', 1))
-    alone("install", "cursor", "--server", "tickets")  # which finds another state to come back to
-    path.write_text(path.read_text().replace('"seen": 1', '"seen": 2'))
-    assert alone("uninstall", "cursor").code == 0
-    assert path.read_text() == text.replace("{\n", '{\n  "seen": 2,\n', 1)
 
 
 def test_entry_that_the_user_added_again_is_kept(home: Path, alone: Mcpctl) -> None:
@@ -330,14 +285,8 @@ def test_entry_that_the_user_added_again_is_kept(home: Path, alone: Mcpctl) -> N
     write_ours(home)
     alone("install", "cursor", "--take-over=all")
     path.write_text(path.read_text().replace('"other": {"command": "o"}', '"t": {"command": "new"}'))
-    dry, ran = alone("uninstall", "cursor", "--dry-run"), alone("uninstall", "cursor")
-    assert (dry.code, ran.code) == (0, 0)
+    assert alone("uninstall", "cursor").code == 0
     assert path.read_text() == '{\n  "mcpServers": {\n    "t": {"command": "new"}\n  }\n}\n'
-    assert "  t: not restored, because the file has another 't' now\n" in ran.out
-    (kept,) = (home / ".local/state/mcpd/editors").iterdir()
-    assert kept.read_text() == text
-    assert f"  the original content is kept in ~/{kept.relative_to(home)}\n" in ran.out
-    assert f"  the original content would be kept in ~/{kept.relative_to(home)}\n" in dry.out
 
 
 @pytest.mark.parametrize(

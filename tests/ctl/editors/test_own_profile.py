@@ -42,14 +42,10 @@ def entries(home: Path) -> Any:
     return json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]
 
 
-def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, mcpctl: Mcpctl) -> None:
+def test_own_adds_a_profile(home: Path, config: Path, mcpctl: Mcpctl) -> None:
     """Also after the entries were removed by an earlier take-over. The entry keeps its name."""
     before, config_before = (home / ".cursor/mcp.json").read_bytes(), config.read_text()
-    out = mcpctl("install", "cursor", "--take-over").out
-    assert (
-        "Cursor will see 4 tools of 4 servers, about 100 tokens in each conversation; "
-        "for only the 2 servers in mcpd that it had: mcpctl install cursor --own\n" in out
-    )
+    mcpctl("install", "cursor", "--take-over")
     assert list(entries(home)) == ["other", "mcpd"]
     dry = mcpctl("install", "cursor", "--own", "--dry-run")
     assert "  profile cursor: would be added with git, time\n" in dry.out
@@ -60,7 +56,6 @@ def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, m
     assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor", "--profile", "cursor"]
     again = mcpctl("install", "cursor", "--own")
     assert "already configured" in again.out
-    assert "Cursor will see 2 tools of 2 servers" in again.out
     assert mcpctl("config", "validate", str(config)).code == 0
     assert mcpctl("install", "cursor").code == 0
     assert "--profile" not in entries(home)["mcpd"]["args"]

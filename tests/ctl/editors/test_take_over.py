@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,6 @@ def cursor(home: Path, daemon: FakeDaemon) -> Path:
     ours.write_text(json.dumps({"mcpServers": DEFINITIONS}))
     daemon.answers["mcpd/config"] = {"path": str(ours), "servers": DEFINITIONS}
     daemon.answers["mcpd/status"] = status(*STATES)
-    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
     return path
 
 
@@ -56,18 +54,6 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
         "  fresh: left on, because mcpd has not loaded it",
     ):
         assert line in ran.out.splitlines()
-    assert "  to take these over too: mcpctl install cursor --take-over=all\n" in ran.out
-
-
-def test_entry_that_mcpd_cannot_have_is_named(home: Path, mcpctl: Mcpctl) -> None:
-    """Its directory differs in every window. An entry that is disabled is not named."""
-    path = home / ".config/Code/User/mcp.json"
-    path.parent.mkdir(parents=True)
-    files = {"command": "files", "args": ["${workspaceFolder}"]}
-    path.write_text(json.dumps({"servers": {"files": files, "old": {**files, "disabled": True}}}))
-    ran = mcpctl("install", "vscode", "--take-over", "--dry-run")
-    assert "  files: would be left on, because ${workspaceFolder} differs in every window\n" in ran.out
-    assert "  old: " not in ran.out
 
 
 def test_nothing_is_taken_over_without_a_daemon(cursor: Path, mcpctl: Mcpctl, tmp_path: Path) -> None:
@@ -76,21 +62,3 @@ def test_nothing_is_taken_over_without_a_daemon(cursor: Path, mcpctl: Mcpctl, tm
     assert ran.code == 0
     assert "  good: left on, because mcpd is not running" in ran.out.splitlines()
     assert entries(cursor) == [*NAMES, "mcpd"]
-
-
-def test_install_tells_what_the_editor_will_see(cursor: Path, mcpctl: Mcpctl, daemon: FakeDaemon) -> None:
-    """Tools of the entry's servers only; with many tools, profiles are suggested."""
-
-    def tool(number: int, of: str) -> dict[str, Any]:
-        return {"name": f"t{number}", "server": of, "description": "x" * 300, "inputSchema": {}}
-
-    few = [tool(number, "good") for number in range(3)]
-    daemon.answers["mcpd/tools"] = {"tools": [*few, tool(0, "elsewhere")], "dropped": 0}
-    out = mcpctl("install", "cursor").out
-    assert "  Cursor will see 3 tools of 1 server, about 300 tokens in each conversation\n" in out
-    many = [tool(number, name) for number in range(30) for name in ("good", "lazy")]
-    daemon.answers["mcpd/tools"] = {"tools": many, "dropped": 0}
-    out = mcpctl("install", "cursor").out
-    assert "will see 60 tools of 2 servers, about 5,300 tokens" in out
-    assert "mcpctl install cursor --profile NAME\n" in out
-    assert "will see 30 tools of 1 server" in mcpctl("install", "cursor", "--server", "good").out
