@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import attrs
 
@@ -301,16 +301,13 @@ def _rewrite_yaml(text: str, wanted: dict[str, object], key_path: KeyPath) -> st
 def _update_at(old: dict[str, object], new: dict[str, object], key_path: KeyPath) -> None:
     """Update the library's document at `key_path` only, so that it keeps the formatting of the rest."""
     for key in key_path[:-1]:
-        below, wanted = old.setdefault(key, {}), new[key]
-        assert isinstance(below, dict)
-        assert isinstance(wanted, dict)
-        old, new = below, wanted
+        old = cast("dict[str, object]", old.setdefault(key, {}))
+        new = cast("dict[str, object]", new[key])
     here, there = old.get(key_path[-1]), new[key_path[-1]]
     if isinstance(here, dict) and isinstance(there, dict):
-        for name in [name for name in here if name not in there]:
+        for name in here.keys() - there.keys():
             del here[name]
-        for name in [name for name in there if name not in here or here[name] != there[name]]:
-            here[name] = there[name]
+        here.update({name: value for name, value in there.items() if here.get(name) != value})
     elif isinstance(here, list) and isinstance(there, list):
         for index in reversed([i for i, entry in enumerate(here) if entry not in there]):
             del here[index]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import cast
 
 import attrs
 
@@ -26,52 +27,36 @@ class JsonEntry:
     end: int
 
 
-def add(text: str, key_path: tuple[str, ...], listed: bool, name: str, definition: object) -> str:
+def add(text: str, key_path: tuple[str, ...], listed: bool, name: str, definition: object) -> str | None:
     """Append an entry to the object (or list) at `key_path`, which is created if missing."""
     eol = "\r\n" if "\r\n" in text else "\n"
     if not to_standard_json(text).strip():
         text = f"{text}{'' if not text or text.endswith(eol) else eol}{{}}{eol}"
     bare = to_standard_json(text)
-    at, path = _skip(bare, 0), list(key_path)
-    while path:
-        found = next((entry for entry in entries(bare, at) if entry.key == path[0]), None)
-        if found is None:
-            break
-        at = found.value
-        del path[0]
+    at, missing = _descend(bare, key_path)
+    if bare[at] not in "{[":
+        return None
     element = {"name": name, **definition} if listed and isinstance(definition, Mapping) else definition
+    if not missing:
+        return _insert(text, bare, at, None if listed else name, element, eol)
     value: object = [element] if listed else {name: element}
-    if path:
-        for key in reversed(path[1:]):
-            value = {key: value}
-        return _insert(text, bare, at, path[0], value, eol)
-    if bare.startswith("null", at):
-        return text[:at] + _dump(value, _indent(text, at), _unit(text), eol) + text[at + len("null") :]
-    return _insert(text, bare, at, None if listed else name, element, eol)
+    for key in reversed(missing[1:]):
+        value = {key: value}
+    return _insert(text, bare, at, missing[0], value, eol)
 
 
-def change(text: str, path: tuple[str, ...], value: object) -> str:
+def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     """Set the member at `path` to `value`; an existing member keeps its position."""
     bare = to_standard_json(text)
-    if not bare.strip():
+    at, missing = _descend(bare, path) if bare.strip() else (0, path)
+    if missing:
         return add(text, path[:-1], False, path[-1], value)
-    at, entry = _skip(bare, 0), None
-    for key in path:
-        entry = next((entry for entry in entries(bare, at) if entry.key == key), None)
-        if entry is None:
-            return add(text, path[:-1], False, path[-1], value)
-        at = entry.value
-    assert entry is not None
-    old = json.loads(bare[entry.value : entry.end])
-    if (
-        isinstance(old, list)
-        and isinstance(value, list)
-        and (edited := _edit_string_list(text, path, old, value))
-    ):
-        return edited
     eol = "\r\n" if "\r\n" in text else "\n"
-    new = _dump(value, _indent(text, entry.start), _unit(text), eol)
-    return text[: entry.value] + new + text[entry.end :]
+    old, end = json.JSONDecoder().raw_decode(bare, at)
+    lists = isinstance(old, list) and isinstance(value, list)
+    if lists and (edited := _edit_string_list(text, path, old, cast("list[object]", value))):
+        return edited
+    return text[:at] + _dump(value, _indent(text, at), _unit(text), eol) + text[end:]
 
 
 def _edit_string_list(text: str, path: tuple[str, ...], old: list[object], new: list[object]) -> str | None:
@@ -80,7 +65,7 @@ def _edit_string_list(text: str, path: tuple[str, ...], old: list[object], new: 
         return None
     if new[: len(old)] == old:
         for item in new[len(old) :]:
-            text = add(text, path, True, "", item)
+            text = add(text, path, True, "", item) or text
         return text
     if new and new == [item for item in old if item in new]:
         for item in old:
@@ -92,38 +77,33 @@ def _edit_string_list(text: str, path: tuple[str, ...], old: list[object], new: 
 def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str:
     """Remove the entry, its comma and the line that contained nothing else."""
     bare = to_standard_json(text)
-    at = _skip(bare, 0)
-    for key in key_path:
-        at = next(entry for entry in entries(bare, at) if entry.key == key).value
+    at, _ = _descend(bare, key_path)
     every = entries(bare, at)
     index = next(i for i, entry in enumerate(every) if entry.key == name)
-    entry = every[index]
+    entry, is_last = every[index], index + 1 == len(every)
     start, end = entry.start, _after_comma(text, entry.end)
-    own_line = text[_line_start(text, start) : start].isspace() or _line_start(text, start) == start
-    rest = _line_end(text, end)
-    if own_line and not bare[end:rest].strip():
-        start, end = _before_line(text, start), rest
-    elif index + 1 < len(every):
-        follows = every[index + 1].start
-        end = end if text[end:follows].strip() else follows  # keep a comment in between
-    elif index:
-        comma = bare.index(",", every[index - 1].end)
-        between = text[comma + 1 : start]  # keep a comment here, too
-        return text[:comma] + (between if between.strip() else "") + text[entry.end :]
-    if index and index + 1 == len(every):
-        if "," in text[entry.end : _after_comma(text, entry.end)]:
-            return text[:start] + text[end:]  # keep the trailing comma if the file uses them
-        comma = bare.index(",", every[index - 1].end)
+    # Without a comma of its own, the last entry takes the one before it along.
+    comma = bare.index(",", every[index - 1].end) if index and is_last and end == entry.end else None
+    follows = _skip(bare, end) if is_last else every[index + 1].start
+    if lines := _whole_lines(text, bare, start, end):
+        start, end = lines
+    elif comma is not None:
+        start = start if text[comma + 1 : start].strip() else comma + 1  # keep a comment in between
+    elif not text[end:follows].strip() and not is_last:
+        end = follows
+    if len(every) == 1 and not (text[at + 1 : start] + text[end:follows]).strip():
+        start, end = at + 1, follows
+    if comma is not None:
         return text[:comma] + text[comma + 1 : start] + text[end:]
-    return _without_only_entry(text, bare, at, start, end) if len(every) == 1 else text[:start] + text[end:]
+    return text[:start] + text[end:]
 
 
-def _without_only_entry(text: str, bare: str, at: int, start: int, end: int) -> str:
-    """Remove what is between `start` and `end`, and the white space of an object that has nothing else."""
-    closing = _skip(bare, end)
-    if text[at + 1 : start].strip() or text[end:closing].strip():
-        return text[:start] + text[end:]
-    return text[: at + 1] + text[closing:]
+def _whole_lines(text: str, bare: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return what to cut with `text[start:end]` if its lines contain nothing else but comments."""
+    line, rest = _line_start(text, start), _line_end(text, end)
+    if text[line:start].strip() or bare[end:rest].strip():
+        return None
+    return (line - (2 if text[line - 2 : line] == "\r\n" else 1) if line else 0), rest
 
 
 def insert(
@@ -136,9 +116,7 @@ def insert(
     if blank_comments(text) == text:
         comment = ""
     bare = to_standard_json(text)
-    at = _skip(bare, 0)
-    for key in key_path:
-        at = next(entry for entry in entries(bare, at) if entry.key == key).value
+    at, _ = _descend(bare, key_path)
     every = entries(bare, at)
     eol = "\r\n" if "\r\n" in text else "\n"
     if index == len(every):
@@ -154,6 +132,18 @@ def insert(
         line = _line_start(text, line - 1)
     above = f"{indent}// {comment}{eol}" if comment else ""
     return f"{text[:line]}{above}{indent}{new},{eol}{text[line:]}"
+
+
+def _descend(bare: str, path: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """Return where the value at `path` starts, or its last parent that exists, and what is missing."""
+    at = _skip(bare, 0)
+    for depth, key in enumerate(path):
+        inner = entries(bare, at) if bare[at] in "{[" else []
+        found = next((entry for entry in inner if entry.key == key), None)
+        if found is None:
+            return at, path[depth:]
+        at = found.value
+    return at, ()
 
 
 def entries(bare: str, at: int) -> list[JsonEntry]:
@@ -244,12 +234,6 @@ def _line_end(text: str, at: int) -> int:
     if end == -1:
         return len(text)
     return end - 1 if end > at and text[end - 1] == "\r" else end
-
-
-def _before_line(text: str, at: int) -> int:
-    """Return the end of the previous line, so that a cut includes the line break before `at`."""
-    start = _line_start(text, at)
-    return start - (2 if text[start - 2 : start] == "\r\n" else 1) if start else 0
 
 
 def _indent(text: str, at: int) -> str:

@@ -6,7 +6,6 @@ lets tomlkit rewrite the file.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -15,9 +14,7 @@ import tomlkit
 
 from mcpd.config.in_place_edits.insert_text import (
     append_block,
-    append_in_brackets,
     has_content,
-    insert_into_brackets,
 )
 
 _HEADER = re.compile(r"\s*(\[\[?)[^\[\]]*?(\]\]?)\s*(?:#.*)?$")
@@ -84,16 +81,14 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
 def insert(
     text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
 ) -> str | None:
-    """Insert an element before the element `index` of an array, with a comment; or append it."""
+    """Insert a table before the element `index` of an array of tables, with a comment; or append it."""
     lines = text.splitlines(keepends=True)
     elements = [
         number
         for number, line in enumerate(lines)
         if _header(line) == key_path and line.lstrip().startswith("[[")
     ]
-    if not elements:
-        return _insert_in_array(text, key_path, index, item, comment)
-    if index > len(elements):
+    if not 0 < len(elements) >= index:
         return None
     members = [f"{key} = {_inline(value)}" for key, value in item.items()]
     head = lines[elements[min(index, len(elements) - 1)]].partition("#")[0].rstrip()
@@ -105,59 +100,6 @@ def insert(
     eol = "\r\n" if "\r\n" in text else "\n"
     new = [*([f"# {comment}"] if comment else []), head, *members, ""]
     return "".join([*lines[:first], *(line + eol for line in new), *lines[first:]])
-
-
-_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"""'
-    r"|'''.*?'''"
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|'[^'\n]*'|#[^\n]*|[\[\]{},]|[^\s\[\]{},\"'#]+",
-    re.DOTALL,
-)
-"""A string, comment, bracket, comma, or anything else but blanks."""
-
-
-def _insert_in_array(
-    text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
-) -> str | None:
-    """Do this in an array in brackets, on one line or several."""
-    before = _value_at(text, key_path)
-    if not isinstance(before, list):
-        return None
-    wanted, new = [*before[:index], dict(item), *before[index:]], _inline(item)
-    # tomllib has no positions: try every array of this name, of which there is one in most files.
-    for found in re.finditer(rf"(?:\b|\"|'){re.escape(key_path[-1])}[\"']?\s*=\s*(?=\[)", text):
-        spans = _element_spans(text, found.end())
-        if len(spans) != len(before):
-            continue
-        if index < len(spans):
-            result = insert_into_brackets(text, spans[index][0], new, comment)
-        else:
-            result = append_in_brackets(text, *spans[-1], new)
-        with contextlib.suppress(tomllib.TOMLDecodeError):
-            if _value_at(result, key_path) == wanted:
-                return result
-    return None
-
-
-def _element_spans(text: str, at: int) -> list[tuple[int, int]]:
-    """Return where each element of the array that opens at `at` starts and ends."""
-    spans: list[tuple[int, int]] = []
-    depth, start, end = 0, -1, -1
-    for token in _TOKEN.finditer(text, at):
-        word = token[0]
-        if word.startswith("#"):
-            continue
-        if depth == 1 and word in (",", "]"):
-            if start >= 0:
-                spans.append((start, end))
-            start = -1
-        elif depth >= 1:
-            start, end = (token.start() if start < 0 else start), token.end()
-        depth += (word in ("[", "{")) - (word in ("]", "}"))
-        if depth == 0:
-            break
-    return spans
 
 
 def _inline(value: object) -> str:

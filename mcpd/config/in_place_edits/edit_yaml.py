@@ -7,7 +7,6 @@ rewrite the file.
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping
 from typing import Protocol, cast
@@ -16,9 +15,7 @@ from ruamel.yaml import YAML
 
 from mcpd.config.in_place_edits.insert_text import (
     append_block,
-    append_in_brackets,
     has_content,
-    insert_into_brackets,
 )
 
 
@@ -42,11 +39,9 @@ def add(
 ) -> str | None:
     """Append the entry to the block mapping or list at `key_path`, or a new one at the end of the file."""
     root = _compose(text)
-    if root is not None and not _block(root):
-        return None
     path = [] if root is None else _walk(root, key_path)
     entry: object = [{"name": name, **definition}] if listed else {name: dict(definition)}
-    if not path and len(key_path) == 1:
+    if not path and len(key_path) == 1 and (root is None or _block(root)):
         return append_block(text, _yaml({key_path[0]: entry}, 2))
     if len(path) < len(key_path):
         return None
@@ -65,10 +60,15 @@ def add(
             lines[last] = (before.rstrip() if not rest.strip() else before) + rest
     else:
         return None
-    eol = "\r\n" if "\r\n" in text else "\n"
-    block = _yaml(entry, step, indent=column).replace("\n", eol)
+    return _insert_after(lines, last, _yaml(entry, step, indent=column))
+
+
+def _insert_after(lines: list[str], last: int, block: str) -> str:
+    """Return the text with a block after a line. A file without a final line break stays without one."""
+    eol = "\r\n" if any(line.endswith("\r\n") for line in lines) else "\n"
+    block = block.replace("\n", eol)
     if not lines[last].endswith("\n"):
-        return "".join(lines) + eol + block.rstrip("\r\n")
+        return "".join(lines) + eol + block.removesuffix(eol)
     return "".join([*lines[: last + 1], block, *lines[last + 1 :]])
 
 
@@ -114,11 +114,7 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     if not _block(inner) or not _pairs(inner):
         return None
     last = _last_content(lines, inner.start_mark.line, inner.end_mark.line)
-    eol = "\r\n" if "\r\n" in text else "\n"
-    line = f"{' ' * inner.start_mark.column}{path[-1]}: {written}"
-    if not lines[last].endswith("\n"):
-        return text + eol + line
-    return "".join([*lines[: last + 1], line + eol, *lines[last + 1 :]])
+    return _insert_after(lines, last, f"{' ' * inner.start_mark.column}{path[-1]}: {written}\n")
 
 
 def insert(
@@ -126,13 +122,10 @@ def insert(
 ) -> str | None:
     """Insert an object before the element `index` of the list at `key_path`, with a comment; or append it."""
     root = _compose(text)
-    found = [] if root is None else _walk(root, key_path, flow=True)
+    found = [] if root is None else _walk(root, key_path)
     if len(found) < len(key_path):
         return None
-    value = found[-1][1]
-    if value.id == "sequence" and value.flow_style:
-        return _insert_in_flow(text, value, index, item, comment)
-    items = _items(value)
+    items = _items(found[-1][1])
     if not 0 < len(items) >= index:
         return None
     lines = text.splitlines(keepends=True)
@@ -143,47 +136,25 @@ def insert(
     if before.strip() != "-":
         return None
     column = before.index("-")
-    block = _yaml([dict(item)], 2, indent=column).replace("\n", eol)
+    block = _yaml([dict(item)], 2, indent=column)
     if index == len(items):
         last = _last_content(lines, first, node.end_mark.line) if _block(node) else node.end_mark.line
-        if not lines[last].endswith("\n"):
-            return "".join(lines) + eol + block.removesuffix(eol)
-        return "".join([*lines[: last + 1], block, *lines[last + 1 :]])
+        return _insert_after(lines, last, block)
     while lines[first - 1].lstrip().startswith("#"):
         first -= 1
     above = f"{' ' * column}# {comment}{eol}" if comment else ""
-    return "".join([*lines[:first], above, block, *lines[first:]])
-
-
-def _insert_in_flow(
-    text: str, value: _Node, index: int, item: Mapping[str, object], comment: str
-) -> str | None:
-    """Insert an object into a list in brackets, as JSON: YAML 1.2 includes it."""
-    items = cast("list[_Node]", getattr(value, "value", []))
-    new = json.dumps(item, ensure_ascii=False)
-    if index < len(items):
-        return insert_into_brackets(text, _offset(text, items[index].start_mark), new, comment)
-    if not items:
-        return None
-    return append_in_brackets(
-        text, _offset(text, items[-1].start_mark), _offset(text, items[-1].end_mark), new
-    )
-
-
-def _offset(text: str, mark: _Mark) -> int:
-    """Return the index in `text` of a mark."""
-    return sum(map(len, text.splitlines(keepends=True)[: mark.line])) + mark.column
+    return "".join([*lines[:first], above, block.replace("\n", eol), *lines[first:]])
 
 
 def _compose(text: str) -> _Node | None:
     return cast("_Node | None", YAML(typ="rt").compose(io.StringIO(text + "\n")))
 
 
-def _walk(node: _Node, path: tuple[str, ...], *, flow: bool = False) -> list[tuple[_Node, _Node]]:
-    """Return the (key, value) nodes along `path`, as far as they are in block mappings, or also in `flow`."""
+def _walk(node: _Node, path: tuple[str, ...]) -> list[tuple[_Node, _Node]]:
+    """Return the (key, value) nodes along `path`, as far as they are in block mappings."""
     found: list[tuple[_Node, _Node]] = []
     for step in path:
-        pairs = _pairs(node) if _block(node) or (flow and node.id == "mapping") else []
+        pairs = _pairs(node) if _block(node) else []
         pair = next((pair for pair in pairs if getattr(pair[0], "value", None) == step), None)
         if pair is None:
             break
