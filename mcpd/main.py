@@ -52,7 +52,7 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ = {**environ, "MCPD_SOCKET": arguments.socket}
     try:
         if arguments.validate_config:
-            return _print_validation(load(arguments.config, environ), Path(paths.cache_dir(environ)))
+            return _print_validation(load(arguments.config, environ))
         loaded = load_at_start(arguments.config, environ, Path(paths.state_dir(environ)))
     except BadSpec as error:
         _print_problems(error)
@@ -102,10 +102,8 @@ def _run(
     return EXIT_OK
 
 
-def _print_validation(loaded: LoadedConfig, cache_directory: Path) -> int:
-    from mcpd.config.learned import warn_of_uncached_tools
-
-    for warning in (*loaded.warnings, *warn_of_uncached_tools(loaded.specs, cache_directory)):
+def _print_validation(loaded: LoadedConfig) -> int:
+    for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     count = len(loaded.specs)
     print(f"{loaded.source}: {count} server{'' if count == 1 else 's'}, no errors")

@@ -22,10 +22,8 @@ from ctl.daemon import systemd
 from ctl.explain.config_check import check_config, next_environment
 from mcpd.config import definition_view
 from mcpd.config.check_document import ConfigDocument
-from mcpd.config.learned import warn_of_uncached_tools
 from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.files.atomic import write_atomically
-from mcpd.files.paths import cache_dir
 from mcpd.model.errors import BadSpec
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
@@ -55,8 +53,7 @@ def validate(cli: CliContext, file: str | None) -> int:
         checked = check_config(cli, document, _content(document))
     except BadSpec as error:
         raise DaemonError({"message": f"{error.source or file} is invalid", "data": error.data()}) from None
-    specs = checked.loaded.specs if checked.loaded is not None else {}
-    warnings = [*checked.warnings, *warn_of_uncached_tools(specs, Path(cache_dir(os.environ)))]
+    warnings = list(checked.warnings)
     for warning in warnings:
         cli.out.warning(warning)
     names = checked.servers

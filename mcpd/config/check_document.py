@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import attrs
@@ -41,8 +41,8 @@ class LoadedConfig(Record):
     """SHA-256 of the bytes read, in hex; empty if nothing was read."""
     written_settings: Mapping[str, object] = attrs.field(factory=dict)
     """The settings as written."""
-    enabled: bool = True
-    """Whether the document does not disable all servers."""
+    text: str = attrs.field(default="", repr=False)
+    """The content of the file."""
     problems: tuple[Problem, ...] = ()
     """What `load_at_start` tolerated. Empty for `load`, which raises BadSpec instead."""
     stored_copy: Path | None = None
@@ -71,6 +71,7 @@ class ConfigDocument(msgspec.Struct, frozen=True, kw_only=True):
     base_dir: Path
     """Relative directories are resolved against it."""
     digest: str
+    text: str = ""
 
 
 def check(document: ConfigDocument, environ: Mapping[str, str]) -> LoadedConfig:
@@ -119,10 +120,8 @@ def assemble(
         warnings.append("$.mcp.enabled: all servers are disabled")
         specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
     warnings += parsed.warnings
-    warnings += _unknown_profile_servers(settings, definitions, join_path(layout.settings_path, "profiles"))
-    for rule in settings.policies:
-        warnings += _unknown_servers(rule.servers, definitions, join_path(rule.place, "servers"))
-        warnings += _unknown_tags(rule.tags, specs, join_path(rule.place, "tags"))
+    if definitions:  # otherwise the servers come from elsewhere
+        warnings += _unknown_references(settings, specs, definitions, layout.settings_path)
     return LoadedConfig(
         specs,
         definitions,
@@ -133,38 +132,36 @@ def assemble(
         tuple(warnings),
         document.digest,
         layout.settings,
-        layout.enabled,
+        document.text,
     )
 
 
-def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], path: str) -> list[str]:
-    """Warn about names that no server has. Without any server in the file, they come from elsewhere."""
+def _unknown_references(
+    settings: Settings, specs: Mapping[str, ServerSpec], servers: Mapping[str, object], settings_path: str
+) -> list[str]:
+    no_server, no_tag = "there is no server", "no definition has the tag"
+    profiles = join_path(settings_path, "profiles")
     warnings: list[str] = []
     for name, profile in settings.profiles.items():
-        warnings += _unknown_servers(profile.servers, servers, join_path(join_path(path, name), "servers"))
+        place = join_path(join_path(profiles, name), "servers")
+        warnings += _unknown_names(profile.servers, servers, no_server, place)
+    tags = frozenset[str]().union(*map(all_tags, specs.values()))
+    for rule in settings.policies:
+        warnings += _unknown_names(rule.servers, servers, no_server, join_path(rule.place, "servers"))
+        warnings += _unknown_names(rule.tags, tags, no_tag, join_path(rule.place, "tags"))
     return warnings
 
 
-def _unknown_tags(patterns: tuple[str, ...] | None, specs: Mapping[str, ServerSpec], where: str) -> list[str]:
-    known = sorted(frozenset[str]().union(*map(all_tags, specs.values())))
-    warnings = []
-    for pattern in (patterns or ()) if specs else ():
-        if pattern not in known and not set("*?") & set(pattern):
-            match = closest_match(pattern, known)
-            hint = f"; did you mean '{match}'?" if match else ""
-            warnings.append(f"{where}: no definition has the tag '{shorten(pattern, 40)}'{hint}")
-    return warnings
-
-
-def _unknown_servers(
-    patterns: tuple[str, ...] | None, servers: Mapping[str, object], where: str
+def _unknown_names(
+    patterns: tuple[str, ...] | None, known: Collection[str], what: str, where: str
 ) -> list[str]:
+    """Warn about names that nothing in the file has."""
     warnings = []
-    for pattern in (patterns or ()) if servers else ():
-        if pattern not in servers and not set("*?[") & set(pattern):
-            match = closest_match(pattern, list(servers))
+    for pattern in patterns or ():
+        if pattern not in known and not set("*?[") & set(pattern):
+            match = closest_match(pattern, sorted(known))
             hint = f"; did you mean '{match}'?" if match else ""
-            warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
+            warnings.append(f"{where}: {what} '{shorten(pattern, 40)}'{hint}")
     return warnings
 
 

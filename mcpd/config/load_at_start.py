@@ -18,13 +18,12 @@ import msgspec
 
 from mcpd.config.check_document import (
     ConfigDocument,
-    DocumentLayout,
     LoadedConfig,
     assemble,
     check,
     check_settings,
 )
-from mcpd.config.loader import MAX_FILE_SIZE, find_path, read_document
+from mcpd.config.loader import MAX_FILE_SIZE, find_path, parse_document, read_document
 from mcpd.config.policies import rule_for_errors
 from mcpd.config.server_specs import check_name, parse_valid_servers
 from mcpd.files.atomic import write_atomically
@@ -43,12 +42,10 @@ _MAX_SIZE = 64 << 20
 
 
 class LastValidConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a configuration file when it last had no errors, as written. May contain secrets."""
+    """A configuration file as it was when it last had no errors. May contain secrets."""
 
     path: str
-    servers: Mapping[str, Mapping[str, object]]
-    settings: Mapping[str, object]
-    enabled: bool
+    text: str
 
 
 def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path) -> LoadedConfig:
@@ -67,13 +64,14 @@ def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path
     problems = tuple(refused.problems)
     if document is not None and not _has_general_problem(document, problems):
         return _without_invalid_parts(document, environ, problems)
-    copy = _last_document(state_dir, _find_existing(flag, environ, refused))
-    if (document := copy or document) is None or not document.layout.servers:
+    if environ.get("MCPD_SERVERS", "").strip() or not (path := find_path(flag, environ)[0]).exists():
+        raise refused  # no file is to blame
+    if (copy := _last_document(state_dir, path)) is not None:
+        loaded = _without_invalid_parts(copy, environ, ())
+        return attrs.evolve(loaded, problems=problems, stored_copy=state_dir / _FILE_NAME)
+    if document is None or not document.layout.servers:
         raise refused
-    if copy is None:
-        return _without_invalid_parts(document, environ, problems)
-    loaded = _without_invalid_parts(copy, environ, ())
-    return attrs.evolve(loaded, problems=problems, stored_copy=last_valid_path(state_dir))
+    return _without_invalid_parts(document, environ, problems)
 
 
 def describe_tolerated(loaded: LoadedConfig) -> str:
@@ -84,27 +82,16 @@ def describe_tolerated(loaded: LoadedConfig) -> str:
     return f"the configuration has errors{'; not started: ' if failed else ''}{', '.join(failed)}"
 
 
-def last_valid_path(state_dir: Path) -> Path:
-    """Return the file with the last valid configuration. Its time of change is when it became valid."""
-    return state_dir / _FILE_NAME
-
-
 def save_last_valid(loaded: LoadedConfig, state_dir: Path) -> None:
     """Store a configuration without errors for `load_at_start`, if it comes from a file. Never raises."""
     if loaded.source != str(loaded.path) or loaded.problems:
         return
-    stored = LastValidConfig(
-        path=loaded.source,
-        servers=loaded.definitions,
-        settings=loaded.written_settings,
-        enabled=loaded.enabled,
-    )
-    file = last_valid_path(state_dir)
+    file = state_dir / _FILE_NAME
     try:
-        data = msgspec.json.encode(stored)
+        data = msgspec.json.encode(LastValidConfig(path=loaded.source, text=loaded.text))
         if not _contains(file, data):
             write_atomically(file, data, 0o600)
-    except (OSError, TypeError, ValueError) as error:  # a full disk, or a value that JSON cannot express
+    except (OSError, ValueError) as error:  # a full disk
         log.warning("cannot store the valid configuration for the next start: %s", error)
 
 
@@ -115,42 +102,22 @@ def _contains(file: Path, data: bytes) -> bool:
         return False
 
 
-def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSpec) -> Path:
-    """Return the file with the errors `refused`. Raises them if no file is to blame."""
-    if environ.get("MCPD_SERVERS", "").strip():
-        raise refused
-    path, _ = find_path(flag, environ)
-    if not path.exists():
-        raise refused
-    return path
-
-
 def _last_document(state_dir: Path, path: Path) -> ConfigDocument | None:
-    """Return the last valid content of the file `path`, or None."""
-    file = last_valid_path(state_dir)
+    """Return the last valid content of the file `path`, or None. Its digest is that of the file now."""
+    file = state_dir / _FILE_NAME
     try:
         last = msgspec.json.decode(read_regular_file(file, _MAX_SIZE), type=LastValidConfig)
+        document = parse_document(path, last.text.encode()) if last.path == str(path) else None
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is no MsgspecError
+    except (OSError, ValueError, RecursionError, BadSpec) as error:
         log.warning("cannot read the last valid configuration %s: %s", file, error)
         return None
-    if last.path != str(path):
-        return None
-    servers = [(name, value, join_path("$.mcpServers", name)) for name, value in last.servers.items()]
     try:
         digest = sha256(read_regular_file(path, MAX_FILE_SIZE)).hexdigest()
     except OSError:
         digest = ""
-    return ConfigDocument(
-        layout=DocumentLayout(servers, last.settings, enabled=last.enabled),  # type: ignore[arg-type] # list
-        problems=[],
-        warnings=[],
-        source=last.path,
-        path=path,
-        base_dir=path.parent,
-        digest=digest,
-    )
+    return None if document is None else msgspec.structs.replace(document, digest=digest)
 
 
 def _has_general_problem(document: ConfigDocument, problems: tuple[Problem, ...]) -> bool:

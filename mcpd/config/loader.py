@@ -114,6 +114,7 @@ def parse_document(path: Path, data: bytes) -> ConfigDocument:
         path=path,
         base_dir=path.parent,
         digest=sha256(data).hexdigest(),
+        text=text,
     )
 
 

@@ -19,7 +19,7 @@ import enum
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase, translate
 from typing import Literal
 from urllib.parse import unquote
@@ -28,6 +28,7 @@ import attrs
 
 from mcpd.model import json_limits
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.text import shorten, similar_names
 
 ItemKind = Literal["tool", "prompt", "resource", "method"]
 """What a client uses. `method`: a request that mcpd does not know and only forwards."""
@@ -392,3 +393,23 @@ def declares(tool: bytes, section: str, member: str, value: bytes) -> bool:
 def is_read_only(tool: bytes) -> bool:
     """Return the `annotations.readOnlyHint` of the list entry `tool`."""
     return declares(tool, "annotations", "readOnlyHint", b"true")
+
+
+def uncached_tools(
+    spec: ServerSpec, find: Callable[[str], bytes | None], names: Iterable[str]
+) -> Iterator[str]:
+    """Return a warning for each tool in the definition's `cache` that is unknown or may write.
+
+    `find` returns the list entry of a tool, or None; `names` are all tools of the server.
+    """
+    for name in spec.cache or ():
+        tool, shown = find(name), shorten(name, 60)
+        if tool is None:
+            near = similar_names(name, names)
+            hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+            yield f"`cache` names the tool {shown!r}, which is not in the server's list of tools{hint}"
+        elif not is_read_only(tool):
+            yield (
+                f"`cache` names the tool {shown!r}, whose results are not cached, because the server does "
+                "not declare that it only reads (`readOnlyHint`)"
+            )

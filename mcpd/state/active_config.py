@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -67,13 +66,86 @@ class ManagedSet(Protocol):
     def announce(self, event: Event) -> None: ...
 
 
-class ActiveConfig:
-    """Applies sets of servers. An invalid set never replaces a valid one. `first`, which was loaded at the
-    start of the daemon, may lack the servers that have errors.
+class ConfigFile:
+    """The configuration on disk. It is read and changed in a thread: the parsers are written in Python, so
+    the event loop waits only a moment for each of their steps, while a large YAML file takes them seconds.
+    """
 
-    The file is read and changed in a thread: the parsers are written in Python, so the event loop waits only
-    a moment for each of their steps, while a YAML file of the largest size takes them seconds. Definitions
-    from the API are parsed in another thread, which no disk can hold up: 1,700 of them take 0.1 s.
+    def __init__(
+        self, flag: Path | None, environ: Mapping[str, str], state_dir: Path, loaded: LoadedConfig
+    ) -> None:
+        """`flag`: see `load`. `loaded`: what was loaded when the daemon started."""
+        import_editor(loaded.path)  # loads the editing modules now; an upgrade may replace them on disk
+        self.thread = OwnThread()
+        self._flag = flag
+        self._environ = environ
+        self._state_dir = state_dir
+        save_last_valid(loaded, state_dir)
+
+    def candidate_paths(self) -> tuple[Path, ...]:
+        """Return every file that `load` might read, whether it exists or not."""
+        return candidate_paths(self._flag, self._environ)
+
+    async def check(self, path: Path, text: str) -> ConfigCheck:
+        """Check `text` as the content of the file `path`, with the environment of mcpd. Applies nothing."""
+        found = await self.thread.run(self._check, path, text)
+        trim_heap_soon()
+        return found
+
+    def _check(self, path: Path, text: str) -> ConfigCheck:
+        try:
+            loaded = parse_config(path, text.encode("utf-8", "surrogatepass"), self._environ)
+        except BadSpec as error:
+            return ConfigCheck(errors=tuple(error.problems))
+        return ConfigCheck(servers=tuple(sorted(loaded.specs)), warnings=loaded.warnings)
+
+    async def load(self, active: LoadedConfig) -> LoadedConfig:
+        """Return what is in the file now. Raises BadSpec for errors that `active` does not tolerate."""
+        try:
+            return await self.thread.run(self._load, active)
+        finally:
+            trim_heap_soon()  # the file may have megabytes, and parsing takes many times as much
+
+    def _load(self, active: LoadedConfig) -> LoadedConfig:
+        """Load the file. Errors that were tolerated at the start of mcpd, and are still there, affect only
+        the entries that contain them, so that they do not block changes of others."""
+        try:
+            loaded = load(self._flag, self._environ)
+        except BadSpec as refused:
+            if not active.problems:
+                raise
+            loaded = load_at_start(self._flag, self._environ, self._state_dir)
+            if not set(loaded.problems) <= set(active.problems):
+                raise refused from None
+        save_last_valid(loaded, self._state_dir)
+        return loaded
+
+    async def edit(self, active: LoadedConfig, edit: Callable[[], bool | None]) -> LoadedConfig | None:
+        """Change the file, and return what is in it then; None if `edit` returned False, and changed nothing.
+
+        A caller that is cancelled still gets the result: what is active must not differ from the file. Raises
+        BadSpec if the file was deleted: a new one would contain only the edit, and all servers would end.
+        """
+
+        def run() -> LoadedConfig | None:
+            if active.digest and not active.path.exists():
+                raise deleted(active.path)
+            return None if edit() is False else self._load(active)
+
+        found = None
+        with trio.CancelScope(shield=True):
+            found = await self.thread.run(run)
+        return found  # noqa: RET504  # for mypy, a scope may end its block
+
+
+def deleted(path: Path) -> BadSpec:
+    fix = "restore it, or run `mcpctl reload` to continue without servers"
+    return BadSpec([Problem("$", f"{path} was deleted", fix)])
+
+
+class ActiveConfig:
+    """Applies sets of servers, one after another. An invalid set never replaces a valid one. `first`, which
+    was loaded at the start of the daemon, may lack the servers that have errors.
     """
 
     def __init__(
@@ -89,15 +161,11 @@ class ActiveConfig:
     ) -> None:
         """`http_problem`: why the port in the settings of `first` is not open; empty if it is."""
         self.loaded = first
-        import_editor(first.path)  # loads the editing modules now; an upgrade may replace them on disk
-        self._config_path = flag
-        self._thread = OwnThread()
-        self._parsing = OwnThread()
-        self._edits = trio.Lock()
+        self.file = ConfigFile(flag, environ, state_dir, first)
+        self._changing = trio.Lock()
         self._environ = environ
         self._supervisor = supervisor
         self._state_file = store
-        self._state_dir = state_dir
         self._redactor = redactor
         self._source = first.source
         self._definitions: Definitions = first.definitions
@@ -137,84 +205,39 @@ class ActiveConfig:
         # A value that is secret in one field may also appear in another, for example in a command.
         return {key: self._redactor.mask_within(value) for key, value in visible.items()}
 
-    async def check(self, path: Path, text: str) -> ConfigCheck:
-        """Check `text` as the content of the file `path`, with the environment of mcpd. Applies nothing."""
-        found = await self._thread.run(self._check, path, text)
-        trim_heap_soon()
-        return found
-
-    def _check(self, path: Path, text: str) -> ConfigCheck:
-        try:
-            loaded = parse_config(path, text.encode("utf-8", "surrogatepass"), self._environ)
-        except BadSpec as error:
-            return ConfigCheck(errors=tuple(error.problems))
-        return ConfigCheck(servers=tuple(sorted(loaded.specs)), warnings=loaded.warnings)
-
     async def reload(self) -> ApplyResult:
         """Reload the configuration and apply it, with warnings about errors that are tolerated. If it has
         others, raises BadSpec and changes only `status().problems`."""
-        loaded = await self._read_file()
-        if isinstance(loaded, BadSpec):
-            self._reject(loaded)
-            raise loaded
-        self._state_file.set_applied(None)
-        applied = self._activate(loaded)
-        return attrs.evolve(applied, warnings=(*applied.warnings, *map(str, loaded.problems)))
+        async with self._changing:
+            try:
+                loaded = await self.file.load(self.loaded)
+            except BadSpec as error:
+                self._reject(error)
+                raise
+            self._state_file.set_applied(None)
+            applied = self._activate(loaded)
+            return attrs.evolve(applied, warnings=(*applied.warnings, *map(str, loaded.problems)))
 
-    def candidate_paths(self) -> tuple[Path, ...]:
-        """Return every file that `load` might read, whether it exists or not."""
-        return candidate_paths(self._config_path, self._environ)
-
-    async def reload_in_background(self) -> None:
-        """Do the same as `reload_if_changed`, but read and parse the file in a thread."""
-        self.reload_if_changed(await self._read_file())
-
-    async def _read_file(self) -> LoadedConfig | BadSpec:
-        """Return what is in the file now."""
-        while True:
-            before = self.loaded
-            found = await self._thread.run(self._load)
-            trim_heap_soon()  # the file may have megabytes, and parsing takes many times as much
-            if self.loaded is before:  # otherwise what was read may be older than that
-                return found
-
-    def _load(self) -> LoadedConfig | BadSpec:
-        """Load the file. Errors that were tolerated at the start of mcpd, and are still there, affect only
-        the entries that contain them, so that they do not block changes of others."""
-        try:
-            return load(self._config_path, self._environ)
-        except BadSpec as error:
-            refused = error
-        try:
-            if self.loaded.problems:
-                loaded = load_at_start(self._config_path, self._environ, self._state_dir)
-                if set(loaded.problems) <= set(self.loaded.problems):
-                    return loaded
-        except BadSpec as error:
-            return error
-        return refused
-
-    def reload_if_changed(self, found: LoadedConfig | BadSpec | None = None) -> None:
+    async def reload_if_changed(self) -> None:
         """Reload the configuration if the file changed. Errors are reported as events and in the log.
 
-        A missing file is an error too: most often, an editor is about to replace it. `found`: what was read.
+        A missing file is an error too: most often, an editor is about to replace it.
         """
-        try:
-            loaded = found or self._load()
-            if isinstance(loaded, BadSpec):
-                raise loaded
-            if self.loaded.digest and not loaded.digest:
-                raise self._deleted()
-        except BadSpec as error:
-            if tuple(error.problems) != self._problems:
-                self._reject(error)
-            return
-        if loaded.digest != self.loaded.digest:
-            self._state_file.set_applied(None)
-            self._activate(loaded)
-        elif self._problems != loaded.problems:
-            self._problems, self._rejected = loaded.problems, loaded.stored_copy is not None
-            self._announce("unchanged again" if loaded.problems else "valid again and unchanged")
+        async with self._changing:
+            try:
+                loaded = await self.file.load(self.loaded)
+                if self.loaded.digest and not loaded.digest:
+                    raise deleted(self.loaded.path)
+            except BadSpec as error:
+                if tuple(error.problems) != self._problems:
+                    self._reject(error)
+                return
+            if loaded.digest != self.loaded.digest:
+                self._state_file.set_applied(None)
+                self._activate(loaded)
+            elif self._problems != loaded.problems:
+                self._problems, self._rejected = loaded.problems, loaded.stored_copy is not None
+                self._announce("unchanged again" if loaded.problems else "valid again and unchanged")
 
     def _reject(self, error: BadSpec) -> None:
         self._problems, self._rejected = tuple(error.problems), True
@@ -229,57 +252,48 @@ class ActiveConfig:
         if_generation: int | None = None,
     ) -> ApplyResult:
         """Replace the set of servers atomically. Raises Conflict; reports an invalid set in `errors`."""
-        self._require_generation(if_generation)
-        try:
-            parsed = await self._parse_set(servers)
-        except BadSpec as error:
-            return ApplyResult.refused(error.problems, self._supervisor.generation, dry_run=dry_run)
-        self._require_generation(if_generation)
-        if dry_run:
-            plan = self._supervisor.plan(parsed.specs)
-            return ApplyResult.plan(plan, self._supervisor.generation, dry_run=True)
-        self._state_file.set_applied(AppliedSet(servers=servers, config_digest=self.loaded.digest))
-        return self._set_servers(parsed, servers)
-
-    def _require_generation(self, expected: int | None) -> None:
-        """Raise Conflict if the set has changed since this generation."""
-        if expected not in (None, self._supervisor.generation):
-            raise Conflict(expected, self._supervisor.generation)
+        async with self._changing:
+            generation = self._supervisor.generation
+            if if_generation not in (None, generation):
+                raise Conflict(if_generation, generation)
+            try:
+                parsed = await self.file.thread.run(self._parse, servers)
+            except BadSpec as error:
+                return ApplyResult.refused(error.problems, generation, dry_run=dry_run)
+            if dry_run:
+                return ApplyResult.plan(self._supervisor.plan(parsed.specs), generation, dry_run=True)
+            self._state_file.set_applied(AppliedSet(servers=servers, config_digest=self.loaded.digest))
+            return self._set_servers(parsed, servers)
 
     async def add(
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
     ) -> ApplyResult:
         """Add one server. Raises BadSpec or CannotWrite before anything is changed."""
 
-        def edit(before: Definitions) -> Definitions:
-            if name in before and not replace:
+        async with self._changing:
+            if name in self._definitions and not replace:
                 fix = f"replace it with `mcpctl add --replace`, or run `mcpctl remove {name}` first"
-                raise BadSpec(
-                    [Problem(join_path(_SERVERS, name), f"a server named {name!r} already exists", fix)]
-                )
-            return {**before, name: definition}
-
-        async with self._edits:
-            servers, parsed = await self._parse_edited(edit)
+                message = f"a server named {name!r} already exists"
+                raise BadSpec([Problem(join_path(_SERVERS, name), message, fix)])
+            servers = {**self._definitions, name: definition}
+            parsed = await self.file.thread.run(self._parse_edit, servers)
             fresh = None
             if save:
                 self._require_file()
-                fresh = await self._edit_file(
-                    lambda: add_server(self.loaded.path, name, definition, replace=True)
+                fresh = await self.file.edit(
+                    self.loaded, lambda: add_server(self.loaded.path, name, definition, replace=True)
                 )
             return self._apply_edit(parsed, servers, fresh)
 
     async def remove(self, name: str, *, save: bool) -> ApplyResult:
         """Remove one server. Raises UnknownServer, BadSpec, or CannotWrite; then nothing is changed."""
 
-        def edit(before: Definitions) -> Definitions:
-            if name not in before:
+        async with self._changing:
+            if name not in self._definitions:
                 self._supervisor.get(name)  # raises UnknownServer with similar names
                 raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
-            return {known: definition for known, definition in before.items() if known != name}
-
-        async with self._edits:
-            rest, parsed = await self._parse_edited(edit)
+            rest = {known: each for known, each in self._definitions.items() if known != name}
+            parsed = await self.file.thread.run(self._parse_edit, rest)
             fresh = None
             if save:
                 if self._source != "api":
@@ -287,7 +301,7 @@ class ActiveConfig:
                 # Remove it from the file even if a set from the API is active; the next start would restore
                 # it.
                 if not self.loaded.source.startswith("$"):
-                    fresh = await self._edit_file(lambda: remove_server(self.loaded.path, name))
+                    fresh = await self.file.edit(self.loaded, lambda: remove_server(self.loaded.path, name))
             self._state_file.clear_toggle(name)
             return self._apply_edit(parsed, rest, fresh)
 
@@ -296,13 +310,15 @@ class ActiveConfig:
 
         Raises BadSpec, also if the file does not contain the rules in force, and CannotWrite.
         """
-        async with self._edits:
+        async with self._changing:
             if self.loaded.source != str(self.loaded.path):
                 message = f"the configuration comes from {self.loaded.source}, not from a file"
                 fix = "change it there, or allow the call until the client disconnects"
                 raise BadSpec([Problem("$", message, fix)])
             path, expected = self.loaded.path, self.loaded.written_settings.get("policies")
-            fresh = await self._edit_file(lambda: insert_rule(path, before, rule, comment, expected))
+            fresh = await self.file.edit(
+                self.loaded, lambda: insert_rule(path, before, rule, comment, expected)
+            )
             assert fresh is not None
             if self._source != "api":
                 self._activate(fresh)
@@ -329,8 +345,7 @@ class ActiveConfig:
         self._source = self._file_source
         self.watch_enabled.set(loaded.settings.watch and not loaded.source.startswith("$"))
         self._problems, self._rejected = loaded.problems, loaded.stored_copy is not None
-        self._loaded_at = time.time() if loaded.stored_copy is None else _time_of_change(loaded.stored_copy)
-        self._state_file.save_later(partial(save_last_valid, loaded, self._state_dir))
+        self._loaded_at = time.time()
         for warning in loaded.warnings:
             log.warning("%s", warning)
         applied = self._set_servers(
@@ -364,26 +379,6 @@ class ActiveConfig:
         except BadSpec as error:
             log.error("the set applied through the API is no longer valid, using the file: %s", error)
             self._state_file.set_applied(None)
-
-    async def _edit_file(self, edit: Callable[[], bool | None]) -> LoadedConfig | None:
-        """Change the file, and return what is in it then; None if `edit` returned False, and changed nothing.
-
-        A caller that is cancelled still gets the result: what is active must not differ from the file. Raises
-        BadSpec if the file was deleted: a new one would contain only the edit, and all servers would end.
-        """
-
-        def run() -> LoadedConfig | None:
-            if self.loaded.digest and not self.loaded.path.exists():
-                raise self._deleted()
-            return None if edit() is False else self._load_edited()
-
-        before, found = self.loaded, None
-        with trio.CancelScope(shield=True):
-            found = await self._thread.run(run)
-            while found is not None and self.loaded is not before:  # what was read may be older than that
-                before = self.loaded
-                found = await self._thread.run(self._load_edited)
-        return found
 
     def _apply_edit(
         self,
@@ -433,24 +428,6 @@ class ActiveConfig:
             self._announce(f"definition changed: {parts} (generation {generation})", name)
         return ApplyResult.plan(plan, generation)
 
-    def _load_edited(self) -> LoadedConfig:
-        """Load the file after an edit. Raises BadSpec for errors that are not tolerated."""
-        found = self._load()
-        if isinstance(found, BadSpec):
-            raise found
-        return found
-
-    async def _parse_edited(
-        self, edit: Callable[[Definitions], Definitions]
-    ) -> tuple[Definitions, ParsedServers]:
-        """Return the definitions after an edit, and parse them. Raises BadSpec, and what `edit` raises."""
-        while True:
-            before, loaded = self._definitions, self.loaded
-            servers = edit(before)
-            parsed = await self._parsing.run(self._parse_edit, servers)
-            if before is self._definitions and loaded is self.loaded:
-                return servers, parsed
-
     def _parse_edit(self, servers: Definitions) -> ParsedServers:
         """Parse an edited set. Raises BadSpec, but not for unchanged servers that were invalid before."""
         located: list[tuple[object, object, str]] = [
@@ -473,14 +450,6 @@ class ActiveConfig:
         specs = {name: parsed.specs.get(name) or known[name] for name in servers}
         return attrs.evolve(parsed, specs=specs)
 
-    async def _parse_set(self, servers: Definitions) -> ParsedServers:
-        """Parse a set. Raises BadSpec."""
-        while True:
-            loaded = self.loaded
-            parsed = await self._parsing.run(self._parse, servers)
-            if loaded is self.loaded:  # otherwise the settings may be different
-                return parsed
-
     def _parse(self, servers: Definitions) -> ParsedServers:
         return parse_servers(
             servers,
@@ -495,20 +464,9 @@ class ActiveConfig:
             fix = "change the variable, or use --no-save for a change until the next reload"
             raise BadSpec([Problem("$", f"the servers come from {self.loaded.source}, not from a file", fix)])
 
-    def _deleted(self) -> BadSpec:
-        fix = "restore it, or run `mcpctl reload` to continue without servers"
-        return BadSpec([Problem("$", f"{self.loaded.path} was deleted", fix)])
-
     def _announce(self, message: str, server: str | None = None) -> None:
         event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=server, message=message)
         self._supervisor.announce(event)
-
-
-def _time_of_change(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it was removed after it was read
-        return time.time()
 
 
 def _changed_settings(before: LoadedConfig, after: LoadedConfig) -> tuple[str, ...]:
@@ -522,7 +480,7 @@ async def watch_config(configuration: ActiveConfig) -> None:
     while True:
         await configuration.watch_enabled.wait_until(bool)
         try:
-            with watch_files(map(str, configuration.candidate_paths())) as changes:
+            with watch_files(map(str, configuration.file.candidate_paths())) as changes:
                 while configuration.watch_enabled.value:
                     # Also before the first change: it may have changed since it was loaded.
                     await _reload_if_changed(configuration)
@@ -535,6 +493,6 @@ async def watch_config(configuration: ActiveConfig) -> None:
 async def _reload_if_changed(configuration: ActiveConfig) -> None:
     try:
         with acting_for(lambda: "a change of the file"):
-            await configuration.reload_in_background()
+            await configuration.reload_if_changed()
     except Exception:
         log.exception("reloading the configuration failed; nothing was changed")

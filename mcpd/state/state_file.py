@@ -1,4 +1,4 @@
-"""State that survives restarts: toggles, detected protocol eras, an applied set, cached catalogs.
+"""State that survives restarts: toggles, detected protocol eras, and a set applied through the API.
 
 The configuration file is never written here. Writes are atomic and run in a thread. A state file that
 cannot be read is renamed, and the daemon starts with an empty state. Daemons with different sockets may
@@ -20,12 +20,12 @@ from typing import TypeVar
 import attrs
 import trio
 
-from mcpd.config.learned import lists_path
 from mcpd.files.atomic import remove_stale_temporaries, write_atomically
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.regular import read_regular_file
 from mcpd.model import codec
 from mcpd.model.text import shorten
+from mcpd.state.cached_lists import CachedLists
 
 log = logging.getLogger("mcpd.state.state_file")
 
@@ -35,10 +35,8 @@ _SAVE_INTERVAL = 0.1
 """Seconds between two writes."""
 _SAVE_TIMEOUT = 5.0
 """Seconds that `wait_saved` waits for a disk that does not answer."""
-_MAX_CACHED_LISTS = 500
-"""Catalog files to keep; every definition ever used has its own."""
-_MAX_CACHED_SIZE, _MAX_STATE_SIZE = 64 << 20, 32 << 20
-"""Bytes. Larger files were not written by mcpd and are ignored."""
+_MAX_STATE_SIZE = 32 << 20
+"""Bytes. A larger file was not written by mcpd and is ignored."""
 _LATEST = 253402300800.0
 """Unix seconds. The year 10000, which cannot be formatted."""
 
@@ -117,16 +115,10 @@ class StateFile:
 
     def __init__(self, state_dir: Path, cache_dir: Path) -> None:
         self._path = state_dir / "state.json"
-        self._cache_directory = cache_dir
-        self._unsaved_lists: dict[str, bytes] = {}
-        """Catalogs that are not written yet, by fingerprint."""
-        self._cache_failed = False
-        """The failure was logged already."""
-        self._other_save: Callable[[], None] | None = None
-        """See `save_later`."""
         self._switched: set[str] = set()
         """The servers whose toggle has changed since the start."""
         self._changed = trio.Event()
+        self.lists = CachedLists(cache_dir / "lists", lambda: self._changed.set())
         self._thread = OwnThread()
         self.problem = ""
         """Why the latest changes could not be saved; empty if they are, or if nothing has failed yet."""
@@ -227,64 +219,6 @@ class StateFile:
             found.append(self.read_problem)
         return tuple(found)
 
-    def cached_lists_path(self, fingerprint: str) -> Path:
-        return lists_path(self._cache_directory, fingerprint)
-
-    def cached_lists(self, fingerprint: str) -> bytes | None:
-        """Return what `cache_lists` kept. A file that cannot be read is logged and ignored."""
-        path = self.cached_lists_path(fingerprint)
-        try:
-            return read_regular_file(path, _MAX_CACHED_SIZE)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            log.warning("ignoring the cached tool list %s: %s", path, error.strerror or error)
-            return None
-
-    def cache_lists(self, fingerprint: str, data: bytes) -> None:
-        """Keep a server's catalog for the next start. Does not block; `run` writes it."""
-        self._unsaved_lists[fingerprint] = data
-        self._changed.set()
-
-    async def _save_lists(self) -> None:
-        pending = dict(self._unsaved_lists)
-        if not pending:
-            return
-        written: list[str] = []
-        try:
-            await self._thread.run(self._write_lists, pending, written)
-        except (OSError, RuntimeError) as error:
-            if not self._cache_failed:
-                log.warning("cannot write the catalog cache: %s", error)
-            self._cache_failed = True
-        else:
-            self._cache_failed = False
-        for fingerprint in written:
-            if self._unsaved_lists.get(fingerprint) is pending[fingerprint]:
-                del self._unsaved_lists[fingerprint]
-
-    def _write_lists(self, pending: dict[str, bytes], written: list[str]) -> None:
-        """Write catalog files, and delete the oldest above the limit. Raises an OSError after all of them."""
-        problem: OSError | None = None
-        for fingerprint, data in pending.items():
-            try:
-                write_atomically(self.cached_lists_path(fingerprint), data, 0o600)
-                written.append(fingerprint)
-            except OSError as error:
-                problem = error
-        by_age = sorted(
-            (self._cache_directory / "lists").glob("*.json"), key=lambda file: file.stat().st_mtime
-        )
-        for file in by_age[:-_MAX_CACHED_LISTS]:
-            file.unlink(missing_ok=True)
-        if problem is not None:
-            raise problem
-
-    def save_later(self, save: Callable[[], None]) -> None:
-        """Have `run` call `save` in its thread, unless a later one replaces it before. It must not raise."""
-        self._other_save = save
-        self._changed.set()
-
     async def run(self) -> None:
         """Save changes as they occur, retry failed writes, and save once more when cancelled.
 
@@ -293,7 +227,7 @@ class StateFile:
         self._is_running = True
         try:
             while True:
-                unsaved = self._saved is not self.state or self._unsaved_lists or self._other_save
+                unsaved = self._saved is not self.state or self.lists.has_unsaved
                 with trio.move_on_after(_RETRY_INTERVAL if unsaved else math.inf):
                     await self._changed.wait()
                 self._changed = trio.Event()
@@ -303,17 +237,13 @@ class StateFile:
             with trio.move_on_after(2, shield=True):
                 await self._save_changes()
                 await self._thread.wait_idle()
+                await self.lists.wait_idle()
             self._is_running = False
 
     async def _save_changes(self) -> None:
         if self._saved is not self.state:
             await self._save(self.state)
-        await self._save_lists()
-        if (save := self._other_save) is not None:
-            with suppress(RuntimeError):  # no thread can be started
-                await self._thread.run(save)
-                if self._other_save is save:
-                    self._other_save = None
+        await self.lists.save()
 
     async def _save(self, state: PersistentState) -> None:
         changes = self._changes

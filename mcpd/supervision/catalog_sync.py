@@ -69,13 +69,13 @@ class CatalogSync:
         """The features whose changes the current connection announces."""
         self._may_ask_undeclared = True
         """Whether a server without declared lists survives being asked for them."""
-        if (cached := store.cached_lists(fingerprint)) is not None:
+        if (cached := store.lists.read(fingerprint)) is not None:
             self.catalog = load_catalog(cached, spec)
             if self.catalog is None:
                 log.warning(
                     "%s: ignoring the cached tool list %s: it is damaged, or another version wrote it",
                     spec.name,
-                    store.cached_lists_path(fingerprint),
+                    store.lists.path(fingerprint),
                 )
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class CatalogSync:
     def save(self) -> None:
         """Cache the lists: clients see them after a restart of the daemon, before the server is up."""
         if self.catalog is not None:
-            self._store.cache_lists(self._fingerprint, dump_catalog(self.catalog))
+            self._store.lists.keep(self._fingerprint, dump_catalog(self.catalog))
 
     async def keep_fresh(self, upstream: Upstream) -> None:
         """Fetch lists that were marked stale, until cancelled. Raises when the channel has ended."""

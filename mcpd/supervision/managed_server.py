@@ -17,7 +17,6 @@ from typing import Protocol
 import attrs
 import trio
 
-from mcpd.config.learned import definition_key
 from mcpd.io.broadcast import CallbackList
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
@@ -27,6 +26,7 @@ from mcpd.model.text import shorten
 from mcpd.process.memory import trim_heap_soon
 from mcpd.process.processes import CpuTimeTotal
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
+from mcpd.state.cached_lists import definition_key
 from mcpd.supervision import restart
 from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
 from mcpd.supervision.catalog import Catalog, summarize

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from mcpd.config.learned import uncached_tools
 from mcpd.model import advice
 from mcpd.model.errors import NotReady
+from mcpd.model.policy import uncached_tools
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import (
     ConnectionStatus,

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import attrs
 import pytest
 import trio
 from msgspec import Raw
 from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, UpstreamRefused
+from mcpd.model.policy import uncached_tools
 from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import MAX_ENTRIES, Catalog, Item, describe_changes, summarize
@@ -218,3 +220,12 @@ def test_cached_catalog_round_trips_and_damaged_cache_is_dropped() -> None:
     assert load_catalog(dumped, spec) == catalog
     for broken in (b"", b"[]", b"{}", dumped[:-1], dumped[1:], b"[" * 100_000, b"\xff" * 100):
         assert load_catalog(broken, spec) is None
+
+
+def test_tools_in_cache_that_cannot_be_cached_are_named() -> None:
+    tools = {"search": b'{"annotations": {"readOnlyHint": true}}', "add": b'{"annotations": {}}'}
+    spec = attrs.evolve(SPEC, cache={"search": 60.0, "serch": 60.0, "add": 60.0})
+    misspelled, writing = uncached_tools(spec, tools.get, tools)
+    assert "'serch', which is not in the server's list" in misspelled
+    assert "search" in misspelled.partition("did you mean")[2]
+    assert "'add'" in writing

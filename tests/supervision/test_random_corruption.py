@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mcpd.config.learned import fingerprint
 from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model import codec
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import HistoryEntry, HistoryEventKind
 from mcpd.model.server_spec import StdioSpec
+from mcpd.state.cached_lists import fingerprint
 from mcpd.state.history import EventHistory
 from mcpd.state.state_file import AppliedSet, PersistentState, StateFile
 from mcpd.supervision.catalog import Catalog, Item, describe_changes

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from mcpd.config.learned import fingerprint
+from mcpd.state.cached_lists import fingerprint
 from mcpd.state.state_file import AppliedSet, StateFile, unsaved_warning
 from tests.processes import wait_until
 
@@ -45,21 +44,6 @@ async def test_a_change_is_saved_when_the_save_itself_is_cancelled(tmp_path: Pat
             nursery.cancel_scope.cancel()
 
     assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
-
-
-async def test_other_files_are_saved_in_a_thread_and_at_the_latest_at_the_end(tmp_path: Path) -> None:
-    """The event loop does not wait for a disk, and of several saves in a row only the last one counts."""
-    store = StateFile(tmp_path, tmp_path)
-    saved: list[tuple[str, bool]] = []
-    loop = threading.current_thread()
-
-    def save(name: str) -> None:
-        saved.append((name, threading.current_thread() is loop))
-
-    store.save_later(lambda: save("replaced"))
-    store.save_later(lambda: save("first"))
-    await saving(store, lambda: store.save_later(lambda: save("last")))
-    assert saved in ([("first", False), ("last", False)], [("last", False)])
 
 
 async def test_state_round_trips(tmp_path: Path) -> None:
@@ -134,17 +118,17 @@ async def test_a_file_that_another_daemon_has_damaged_is_replaced(tmp_path: Path
 
 async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The most recently used definitions are kept, including a change just before shutdown."""
-    monkeypatch.setattr("mcpd.state.state_file._MAX_CACHED_LISTS", 3)
+    monkeypatch.setattr("mcpd.state.cached_lists._MAX_FILES", 3)
     store = StateFile(tmp_path, tmp_path)
 
     def change() -> None:
         for n in range(5):
-            store.cache_lists(str(n), b"old")
-            store.cache_lists(str(n), b"new")
+            store.lists.keep(str(n), b"old")
+            store.lists.keep(str(n), b"new")
 
     await saving(store, change)
     again = StateFile(tmp_path, tmp_path)
-    assert [again.cached_lists(str(n)) for n in range(2, 5)] == [b"new"] * 3
+    assert [again.lists.read(str(n)) for n in range(2, 5)] == [b"new"] * 3
     assert len(list((tmp_path / "lists").iterdir())) == 3
 
 
@@ -219,7 +203,7 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
     state.write_text("a file where the directory should be")
     store = StateFile(state, state)
     store.set_toggle("it", False)
-    store.cache_lists("its", b"[]")
+    store.lists.keep("its", b"[]")
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)
@@ -229,7 +213,7 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
             await trio.sleep(0.2)
             assert len(caplog.records) == 2
             state.unlink()
-            while store.problem or StateFile(state, state).cached_lists("its") != b"[]":  # noqa: ASYNC110
+            while store.problem or StateFile(state, state).lists.read("its") != b"[]":  # noqa: ASYNC110
                 await trio.sleep(0.01)
             assert StateFile(state, state).is_enabled("it") is False
             nursery.cancel_scope.cancel()

@@ -280,7 +280,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Check the content of a configuration file without applying it.",
         ConfigCheckParams,
         ConfigCheck,
-        lambda gateway, params: gateway.core.config.check(Path(params.path), params.text),
+        lambda gateway, params: gateway.core.config.file.check(Path(params.path), params.text),
     ),
     "mcpd/history": Method(
         "Return past events for one server or all servers, including their causes. The history is kept when "
