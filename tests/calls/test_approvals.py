@@ -337,21 +337,6 @@ async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Cl
     assert len(w.gateway.approvals.list(str)) == 2
 
 
-async def test_answer_of_a_client_counts_once_if_the_rule_cannot_be_written(
-    autojump_clock: Clock, w: World
-) -> None:
-    Written(w, fails=True)
-    user = w.user("legacy")
-    user.says = accept("always")
-    call = await asked(w, user)
-    reply(user, call)
-    await trio.sleep(1)
-    assert heard(w) == [user.tag]
-    user.call()
-    await trio.sleep(1)
-    assert heard(w) == [user.tag], "the next call is asked about"
-
-
 # ── calls of several rounds (2026-07-28, `input_required`) ──────────────────────────────────────
 
 
@@ -451,20 +436,3 @@ async def test_client_returns_long_after_its_call_was_approved_elsewhere(
     assert call.done is not None
     assert "result" in call.done
     assert w.empty() == []
-
-
-async def test_refused_call_ends_if_its_client_does_not_return(autojump_clock: Clock, w: World) -> None:
-    """It no longer counts as running then."""
-    apply(w, rule("limit", concurrent=1), ASK)
-    user, later = w.user("modern"), w.user("legacy")
-    await asked(w, user)
-    await trio.sleep(APPROVAL_TIMEOUT + 1)
-    user.leave()
-    await trio.sleep(ORPHAN_TIMEOUT + 1)
-    assert w.empty() == []
-    later.says = accept()
-    call = await asked(w, later)
-    assert call.done is None, "limited"
-    reply(later, call)
-    await trio.sleep(1)
-    assert heard(w) == [later.tag]

@@ -77,25 +77,6 @@ async def test_each_end_of_a_call_is_recorded(tmp_path: Path) -> None:
     assert {record.arguments for record in records} == {""}
 
 
-async def test_question_is_recorded_as_such(tmp_path: Path) -> None:
-    async with logged(tmp_path / "calls", version=MODERN) as (w, log):
-        user = w.user("modern", {"elicitation": {"form": {}}})
-        put(user, name="t")
-        (call,) = user.session.calls.values()
-        question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
-        w._say(
-            {
-                "id": int(call.key),
-                "result": {
-                    "resultType": "input_required",
-                    "inputRequests": {"a": question},
-                    "requestState": "s",
-                },
-            }
-        )
-        assert await outcomes(log) == ["input-required"]
-
-
 async def test_answer_from_the_cache_is_recorded_as_such(tmp_path: Path) -> None:
     """Also that to a request which has waited for an equal one."""
     async with logged(tmp_path / "calls", version=MODERN) as (w, log):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import pytest
 
 from tests.e2e.conftest import start
 from tests.e2e.harness import Json, fake
@@ -20,10 +17,6 @@ FORM: Json = {
     "message": "Your name?",
     "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
 }
-SAMPLE: Json = {
-    "messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}],
-    "maxTokens": 10,
-}
 
 
 def answer(method: str, params: Json) -> Json:
@@ -32,33 +25,6 @@ def answer(method: str, params: Json) -> Json:
     if method == "sampling/createMessage":
         return {"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "m"}
     return {"roots": [{"uri": "file:///home/ada"}]}
-
-
-PAIRS = [*itertools.product((MODERN, "2025-11-25"), ("modern", "legacy"))]
-
-
-@pytest.mark.parametrize(("version", "era"), PAIRS)
-def test_elicitation_reaches_the_client_and_its_answer_the_server(
-    start: Start, version: str, era: str
-) -> None:
-    """Suspended, asked in rounds or passed on, depending on both revisions."""
-    daemon = start({"fake": fake("--era", era)})
-    client = McpClient(daemon, version, server="fake", answer=answer)
-    received = json.loads(client.call("ask", {"method": "elicitation/create", "params": FORM}))
-    assert received["result"] == {"action": "accept", "content": {"name": "Ada"}}
-    method, params = next(asked for asked in client.asked if asked[0] != "roots/list")
-    assert method == "elicitation/create"
-    assert params["message"] == "Your name?"
-    assert params["requestedSchema"] == FORM["requestedSchema"]
-
-
-@pytest.mark.parametrize("era", ["modern", "legacy"])
-@pytest.mark.parametrize("version", [MODERN, "2024-11-05"])
-def test_sampling_reaches_the_client(start: Start, version: str, era: str) -> None:
-    daemon = start({"fake": fake("--era", era)})
-    client = McpClient(daemon, version, server="fake", answer=answer)
-    received = json.loads(client.call("ask", {"method": "sampling/createMessage", "params": SAMPLE}))
-    assert received["result"]["model"] == "m"
 
 
 def test_client_may_resume_a_call_over_another_connection(start: Start) -> None:

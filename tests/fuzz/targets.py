@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +16,6 @@ from pathlib import Path
 import attrs
 
 from mcpd.auth.token_store import TokenStore
-from mcpd.config.load_at_start import load_at_start
-from mcpd.model.errors import BadSpec
 from tests.auth.test_token_store import LOGIN
 from tests.corruption import corrupt
 from tests.e2e.harness import BOUND, Client, Json, Refused, fake, running
@@ -434,70 +431,11 @@ class Files(Target):
             raise Wrong(f"the daemon has written no {missing or 'lists'}")
 
 
-class Configuration(Target):
-    """Configuration files in all formats, read in this process: nothing but BadSpec may be raised."""
-
-    name = "configuration"
-    counts_cpu = False
-
-    def send(self, number: int) -> None:
-        dice = self.die(number)
-        kind = dice.choice(("json", "yaml", "toml"))
-        file = self.world.daemon.home / f"fuzzed.{kind}"
-        for _ in range(dice.randrange(3)):
-            data = corrupt(EXAMPLES[kind], dice)
-        else:
-            data = garble(corrupt(EXAMPLES[kind], dice), dice)
-        file.write_bytes(data)
-        environ = {"HOME": str(file.parent), "A": "x"}
-        with suppress(BadSpec), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the YAML parser; the daemon does not show them
-            load_at_start(file, environ, file.parent / "nowhere")
-
-
-EXAMPLES = {
-    "json": b"""{ // a comment
-  "mcpServers": {
-    "one": {"command": "npx", "args": ["-y", "${A}", "x"], "env": {"T": "${secret:T}"}, "timeout": 5},
-    "two": {"url": "https://u:p@example.com/mcp?token=x", "headers": {"Authorization": "Bearer ${B:-b}"}},
-    "three": {"command": ["a", "b"], "restart": {"base": 1}, "share": "client", "umask": "077",},
-  },
-  "settings": {"maxStarts": 3, "profiles": {"p": {"servers": ["one"]}}, "profileByDirectory": {"/a": "p"}},
-}
-""",
-    "yaml": b"""# a comment
-mcpServers:
-  one: &it {command: npx, args: [-y, "${A}"], env: {T: !!str 5}}
-  two:
-    url: https://u:p@example.com/mcp
-    headers:
-      Authorization: >-
-        Bearer ${B:-b}
-  three: *it
-settings:
-  maxStarts: 3
-""",
-    "toml": b"""# a comment
-[mcpServers.one]
-command = "npx"
-args = ["-y", '${A}', \"\"\"x\"\"\"]
-timeout = 5.5
-[mcpServers.one.env]
-T = "${secret:T}"
-[mcpServers."two"]
-url = "https://u:p@example.com/mcp"
-headers = { Authorization = "Bearer" }
-[settings]
-maxStarts = 3
-""",
-}
-
 TARGETS: Sequence[tuple[type[Target], int]] = (
     (Lines, 30),
     (Http, 25),
     (Server, 15),
     (Web, 15),
-    (Configuration, 4),
     (Bridge, 1),
     (Files, 0),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, fake
-from tests.gateway.mcp_client import MODERN, VERSIONS, McpClient
+from tests.gateway.mcp_client import VERSIONS, McpClient
 
 __all__ = ["start"]
 
@@ -37,20 +37,3 @@ def test_aggregate_names_and_routes_tools_of_two_servers_in_every_revision(start
         with pytest.raises(Refused, match="no tool 'pid' here") as refused:
             client.call("pid")
         assert refused.value.body["code"] == -32602
-
-
-def test_disabled_server_disappears_and_clients_are_notified(start: Start) -> None:
-    daemon = start({"one": fake(), "two": fake()})
-    daemon.wait_connected("one", "two")
-    legacy, modern = McpClient(daemon, "2025-06-18"), McpClient(daemon, MODERN)
-    key = modern.send("subscriptions/listen", notifications={"toolsListChanged": True})
-    acknowledged = modern.wait_heard("notifications/subscriptions/acknowledged")["params"]
-    assert acknowledged["notifications"] == {"toolsListChanged": True}
-    daemon.client().request("mcpd/disable", server="two")
-    legacy.wait_heard("notifications/tools/list_changed")
-    received = modern.wait_heard("notifications/tools/list_changed")
-    assert received["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == key
-    for client in (legacy, modern):
-        assert {name.split("__")[0] for name in names(client)} == {"one"}
-        with pytest.raises(Refused, match=r"two is disabled.*Nothing was sent.*mcpctl enable two"):
-            client.call("two__pid")

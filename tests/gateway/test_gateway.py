@@ -23,7 +23,7 @@ from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification
 from tests.gateway.mcp_client import MODERN
-from tests.gateway.model import LEGACY, Json, Script, World, make_server, make_upstream, world
+from tests.gateway.model import LEGACY, Json, World, make_server, make_upstream, world
 
 Clock = trio.testing.MockClock
 LISTS = [f"notifications/{name}/list_changed" for name in ("tools", "resources", "prompts")]
@@ -321,14 +321,3 @@ async def test_session_report_counts_calls_and_names_revisions(w: World) -> None
     session.client = msgspec.structs.replace(session.client, name="editor", pid=4711)
     (report,) = connected_clients([session], []).clients
     assert (report.name, report.pid) == ("editor", 4711)
-
-
-async def test_control_api_gets_no_log_messages(w: World) -> None:
-    script = Script(w)
-    script.call(arguments={"tag": script.tag}, _meta={"progressToken": script.tag})
-    w.hear()
-    (working,) = w.work.values()
-    w.log(working)
-    assert script.progress == []
-    w.progress(working)
-    assert [each["progressToken"] for each in script.progress] == [script.tag]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from functools import partial
@@ -126,58 +125,3 @@ def test_filesystem_server_keeps_the_directories_of_clients_apart(start: Start, 
     for editor in editors.values():
         editor.line.close()
     assert readable(plain) == {"configured"}
-
-
-def seen(client: McpClient, method: str, server: str = "") -> int:
-    """How often the server that the client uses was told that."""
-    prefix = f"{server}__" if server else ""
-    return int(json.loads(client.call(f"{prefix}counts"))["seen"].get(method, 0))
-
-
-def test_dedicated_server_gets_its_clients_log_level_and_roots(start: Start) -> None:
-    """The log level set before it started, and every change of the client's roots."""
-    daemon = start({"own": fake("--era", "legacy", "--capabilities", "tools,logging", share="client")})
-    daemon.wait_connected("own")
-    client = McpClient(daemon, NEW)
-    client.request("logging/setLevel", level="debug")
-    wait_until(lambda: seen(client, "logging/setLevel", "own") == 1, lambda: "its instance was told no level")
-    client.request("logging/setLevel", level="error")
-    wait_until(
-        lambda: seen(client, "logging/setLevel", "own") == 2, lambda: "its instance was told no other level"
-    )
-    received = seen(client, "notifications/roots/list_changed", "own")
-    client._answer = lambda method, params: {"roots": [{"uri": "file:///somewhere/else"}]}
-    client.line.notify("notifications/roots/list_changed")
-    wait_until(
-        lambda: seen(client, "notifications/roots/list_changed", "own") > received,
-        lambda: "its instance was not told that the roots changed",
-    )
-
-
-def test_end_of_a_dedicated_server_does_not_notify_other_clients(start: Start) -> None:
-    """Their lists are those of the definition, and have not changed."""
-    daemon = start({"own": fake(share="client"), "all": fake()})
-    daemon.wait_connected("own", "all")
-    staying, leaving = McpClient(daemon, NEW), McpClient(daemon, NEW)
-    pid = leaving.call("own__pid")
-    leaving.line.close()
-    wait_until(
-        lambda: {s["name"] for s in daemon.client().request("mcpd/status")["servers"]} == {"own", "all"},
-        lambda: "its process is still there",
-    )
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), lambda: "its process is still there")
-    staying.call("all__echo")
-    assert [message["method"] for message in staying.heard] == []
-
-
-def test_changed_definition_replaces_its_dedicated_servers(start: Start) -> None:
-    daemon = start({"own": fake(share="client")})
-    daemon.wait_connected("own")
-    client = McpClient(daemon, NEW, server="own")
-    before = client.call("pid")
-    changed = {"own": {**fake("--tools", "1", share="client")}}
-    daemon.config.write_text(json.dumps({"mcpServers": changed}))
-    daemon.client().request("mcpd/reload")
-    wait_until(lambda: not Path(f"/proc/{before}").exists(), lambda: "its process is still there")
-    assert client.call("tool-00001") == "tool-00001"
-    assert client.call("pid") != before

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.interop.clients.drivers import Call, ClientFailed, Driver, Json
-from tests.interop.clients.job import Report
+import pytest
 
+from tests.interop.clients.drivers import DRIVERS, Call, ClientFailed, Driver, Json, Library
+from tests.interop.clients.job import Report
+from tests.interop.peers import ROOT
+
+SDK1 = (str(ROOT / ".venv-mcp1" / "bin" / "python"), "-m", "tests.servers.reference.sdk1")
 Users = Mapping[str, tuple[Driver, Json]]
 """Who uses the server: by name, a client, and how it gets there."""
+
+
+def library(name: str) -> Library:
+    found = next(driver for driver in DRIVERS if isinstance(driver, Library) and driver.name == name)
+    if why := found.missing():
+        pytest.skip(why)
+    return found
+
+
+def memory() -> str:
+    """Return the path of the npm server's program."""
+    program = shutil.which(
+        "mcp-server-memory", path=f"{ROOT / '.npm/node_modules/.bin'}:{os.environ['PATH']}"
+    )
+    if program is None:
+        pytest.skip("mcp-server-memory is not there: `make npm` installs it")
+    return program
 
 
 def all_at_once(users: Users, calls: Mapping[str, Sequence[Call]], home: Path) -> dict[str, Report]:

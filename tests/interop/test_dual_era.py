@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import attrs
 import pytest
 
 from tests.e2e import harness
@@ -23,8 +22,8 @@ from tests.interop.clients.drivers import HERE as CLIENTS
 from tests.interop.clients.drivers import Driver, modules, node, stdio
 from tests.interop.everything import check_all, everything
 from tests.interop.peers import AT_2026, made
-from tests.interop.test_sharing import library
-from tests.interop.test_through import by_bridge, by_url
+from tests.interop.sharing import library
+from tests.interop.test_through import by_url
 from tests.processes import gone, wait_until
 
 NAME = "dual"
@@ -36,14 +35,6 @@ KINDS = {
 LIBRARIES = {
     "legacy": ["python-sdk-1", "typescript-sdk-1"],
     "modern": ["python-sdk-2", "typescript-sdk-2", "fastmcp-4"],
-    "mixed": [
-        "python-sdk-1",
-        "python-sdk-2",
-        "typescript-sdk-1",
-        "typescript-sdk-2",
-        "python-sdk-1",
-        "fastmcp-4",
-    ],
 }
 
 
@@ -72,19 +63,6 @@ def attached(daemon: Daemon, kind: str) -> list[tuple[Driver, Json, bool]]:
     return [(Attached(daemon, each), {"name": NAME}, each == MODERN) for each in versions]
 
 
-def libraries(daemon: Daemon, kind: str, gate: Path) -> list[tuple[Driver, Json, bool]]:
-    """Return eight clients that others have written. Each second one is connected by the bridge. None makes a
-    call before all are connected.
-    """
-    gate.mkdir()
-    names = (LIBRARIES[kind] * 4)[:8]
-    ways = (by_bridge, by_url) * 4
-    return [
-        (attrs.evolve(library(name), gate=(str(gate), 8)), reach(daemon, NAME), name in AT_2026)
-        for name, reach in zip(names, ways, strict=True)
-    ]
-
-
 def assert_one_server(daemon: Daemon, kind: str, way: str) -> list[int]:
     """Assert that there are at most two connections, and one server for users. Return the processes."""
     used = daemon.status(NAME)["connections"]
@@ -101,16 +79,6 @@ def test_eight_clients_at_once_get_their_own_messages(kind: str, way: str, tmp_p
     """Over at most two connections, none of which is left afterwards."""
     with everything(way) as definition, shared(definition, tmp_path / "mcpd") as daemon:
         assert use_all(daemon, attached(daemon, kind), tmp_path, way) == []
-        started = assert_one_server(daemon, kind, way)
-    wait_until(lambda: all(map(gone, started)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "way"), [("legacy", "stdio"), ("mixed", "http")])
-def test_eight_clients_by_others_get_their_own_messages(kind: str, way: str, tmp_path: Path) -> None:
-    """Over the bridge and over HTTP."""
-    with everything(way) as definition, shared(definition, tmp_path / "mcpd") as daemon:
-        assert use_all(daemon, libraries(daemon, kind, tmp_path / "gate"), tmp_path, way) == []
         started = assert_one_server(daemon, kind, way)
     wait_until(lambda: all(map(gone, started)))
 

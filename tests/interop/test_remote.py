@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Client, Daemon, Json, Refused, wait_until
-from tests.example_server import TEST_SERVER
 from tests.interop import peers
 
 Peer = Callable[[int], AbstractContextManager[int]]
@@ -133,16 +131,3 @@ def test_configured_era_is_used_with_a_server_of_both_eras(start: Start, server:
         daemon = start({"far": {"type": "http", "url": server.url.format(port), "era": era}})
         daemon.wait_connected("far")
         assert daemon.status("far")["era"] == era
-
-
-def test_restarted_server_is_reconnected(start: Start) -> None:
-    """A real server drops the session; mcpd starts a new one."""
-    port = peers.free_port()
-    argv = [sys.executable, TEST_SERVER, "--http", f"127.0.0.1:{port}"]
-    definition = {"url": f"http://127.0.0.1:{port}/mcp", "era": "legacy"}
-    with peers.listening(argv, port):
-        daemon = start({"far": definition})
-        daemon.wait_connected("far")
-    with peers.listening(argv, port), daemon.client() as client:
-        wait_found_again(daemon, client, "text")
-        assert daemon.status("far")["restarts"] >= 1

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import attrs
 import pytest
 
 from tests.e2e import harness
@@ -18,8 +17,7 @@ from tests.interop import sharing
 from tests.interop.attached import Attached
 from tests.interop.clients.drivers import DRIVERS, Call, Driver, Json, http, stdio
 from tests.interop.peers import ROOT, SDK2
-from tests.interop.test_sharing import SDK1, library, memory
-from tests.processes import gone, wait_until
+from tests.interop.sharing import SDK1, library, memory
 from tests.servers.reference.asking import TOOLS
 from tests.servers.reference.content import DYNAMIC_TOOL
 
@@ -122,18 +120,6 @@ def processes(daemon: harness.Daemon) -> list[int]:
     return found
 
 
-def test_shared_server_leaves_no_process(tmp_path: Path) -> None:
-    servers = {LEGACY: stdio(*SDK1, "--stdio", environ={"PYTHONPATH": str(ROOT)})}
-    home = tmp_path / "mcpd"
-    home.mkdir()
-    with harness.running(home, servers) as daemon:
-        daemon.wait_connected(LEGACY)
-        users = {name: (Attached(daemon, REVISION), {"name": LEGACY}) for name in ("alice", "bob")}
-        assert sharing.conversations(users, tmp_path) == []
-        (pid,) = processes(daemon)
-    wait_until(lambda: gone(pid))
-
-
 def test_writes_of_four_clients_to_an_unknown_server_are_all_kept(tmp_path: Path) -> None:
     """By default, calls of different clients that may write take turns. Each waits for its own calls."""
     home, file = tmp_path / "mcpd", tmp_path / "memory.json"
@@ -153,37 +139,6 @@ def test_writes_of_four_clients_to_an_unknown_server_are_all_kept(tmp_path: Path
                 assert not client.request("tools/call", name=tool, arguments=arguments).get("isError")
 
         list(threads.map(write, range(4)))
-    assert len(file.read_text().splitlines()) == 100
-
-
-WRITERS = {
-    "modern http": ["python-sdk-2", "typescript-sdk-2", "python-sdk-2", "fastmcp-4"],
-    "bridge": ["python-sdk-1", "typescript-sdk-2", "fastmcp-4", "typescript-sdk-1"],
-}
-
-
-@pytest.mark.parametrize("way", WRITERS)
-def test_writes_of_clients_by_others_to_an_unknown_server_are_all_kept(way: str, tmp_path: Path) -> None:
-    """Over HTTP in the modern era, where no session says which requests belong together, too."""
-    home, file = tmp_path / "mcpd", tmp_path / "memory.json"
-    home.mkdir()
-    program = tmp_path / "notes"
-    program.write_text(f'#!/bin/sh\nexec "{memory()}"\n')
-    program.chmod(0o700)
-    servers = {"notes": stdio(str(program), environ={"MEMORY_FILE_PATH": str(file)})}
-    with harness.running(home, servers, "--http", "127.0.0.1:0") as daemon:
-        daemon.wait_connected("notes")
-        reach = by_bridge if way == "bridge" else by_url
-        gate = tmp_path / "gate"
-        gate.mkdir()
-        users: dict[str, tuple[Driver, Json]] = {
-            f"client{n}": (
-                attrs.evolve(library(name), one_by_one=True, gate=(str(gate), 4)),
-                reach(daemon, "notes"),
-            )
-            for n, name in enumerate(WRITERS[way])
-        }
-        assert sharing.writings(users, tmp_path) == []
     assert len(file.read_text().splitlines()) == 100
 
 

@@ -17,13 +17,10 @@ Flags
   --capabilities A,B          of tools, resources, prompts, logging, completions, tasks (default: tools)
   --subscribable              notify subscribers when a resource changes (by `notify`)
   --deny-subscribable         and declares that it does not, as every server on the Python SDK 1.x
-  --instructions TEXT         sent with the handshake
   --tools N                   N more tools, tool-00001 …
   --pages N                   tools/list in N pages
   --cursor plain|empty|loop   their cursors: made-up, the empty string first, or the last leads to the first
   --bad-tools                 seven unusable entries among the tools, and one with escapes in its description
-  --crlf                      end every line with CR LF
-  --no-read                   stop reading stdin after the handshake
   --ignore-eof, --ignore-term survive the end of stdin; SIGTERM and SIGINT
   --wrapper                   run as `sh -c 'server & wait'`, as npx does; the shell keeps our pid
   --record FILE               add every message to FILE: `in` or `out`, a space, and the message
@@ -50,7 +47,7 @@ Actions, which are tools too: their arguments are the JSON object
 
 Tools besides
   echo {…}                    its arguments, as JSON text
-  env, argv, cwd, pid, fds    what this process was given (pid: also ppid, pgid and sid, structured)
+  env, argv, cwd, pid         what this process was given (pid: also ppid, pgid and sid, structured)
   meta                        the `_meta` it was called with; the result has the same, unreserved names only
   counts                      what it has seen: a number for each method, cancelled ids, answers to `ask`
   exact                       a result of which every byte matters: see EXACT
@@ -67,7 +64,6 @@ Tools besides
   job {seconds=0.3, ends="completed", poll=100, words}  a task that comes to that end: completed, failed,
                               cancelled, or input_required; a tool only if the server has tasks
   wants {message}             asks the user first (2026-07-28; before, done at once)
-  bad_output                  violates its own outputSchema
   typed {n, answer}           its schemas want an integer n, but it checks nothing; the structured result is
                               the answer, else the arguments
   fail {message}              a result with isError
@@ -147,7 +143,7 @@ class Fake:
         self.jobs: dict[str, Json] = {}
         self.extra_tools = 0
         self.last_reply = b"{}"
-        self.end = b"\r\n" if received.crlf else b"\n"
+        self.end = b"\n"
 
     # -- bytes ---------------------------------------------------------------------------------------
 
@@ -310,8 +306,6 @@ class Fake:
 
     def ready(self) -> None:
         self.act("ready")
-        if self.received.no_read:
-            self.stop_reading({}, None)
 
     def hello(self) -> Json:
         changing = ("tools", "resources", "prompts")
@@ -328,8 +322,7 @@ class Fake:
         if self.received.subscribable:
             subscribe = not self.received.deny_subscribable
             capabilities["resources"] = {"listChanged": True, "subscribe": subscribe}
-        said = {"instructions": self.received.instructions} if self.received.instructions else {}
-        return {"capabilities": capabilities, **said}
+        return {"capabilities": capabilities}
 
     def listen(self, request: Json) -> None:
         self.subscriptions.append(request["id"])
@@ -348,7 +341,6 @@ class Fake:
     def list_tools(self, request: Json) -> None:
         plain = {"type": "object"}
         tools: list[object] = [{"name": name, "inputSchema": plain} for name in (*ACTIONS, *TOOLS)]
-        tools.append({"name": "bad_output", "inputSchema": plain, "outputSchema": SHAPED})
         tools.append({"name": "typed", "inputSchema": SHAPED, "outputSchema": SHAPED})
         if "tasks" in self.received.capabilities:
             tools.append({"name": "job", "inputSchema": plain, "execution": {"taskSupport": "required"}})
@@ -389,8 +381,6 @@ class Fake:
             TOOLS[name](self, arguments, request)
         elif name == "job":
             self.job(arguments, request)
-        elif name == "bad_output":
-            self.text(request, '{"n": "three"}', structuredContent={"n": "three"})
         elif name == "typed":
             answer = arguments.get("answer", arguments)
             self.text(request, json.dumps(answer), structuredContent=answer)
@@ -724,7 +714,6 @@ TOOLS: dict[str, Tool] = {
     "env": lambda self, given, request: self.text(request, json.dumps(dict(os.environ))),
     "argv": lambda self, given, request: self.text(request, json.dumps(sys.argv)),
     "cwd": lambda self, given, request: self.text(request, os.getcwd()),
-    "fds": lambda self, given, request: self.text(request, json.dumps(_open_fds())),
     "drop": lambda self, given, request: None,
     "fail": lambda self, given, request: self.text(request, given.get("message", "failed"), isError=True),
     "error": lambda self, given, request: self.error(
@@ -757,11 +746,6 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _open_fds() -> list[int]:
-    """Without the one that lists them."""
-    return sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}"))
-
-
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
@@ -780,15 +764,12 @@ def _flags() -> argparse.ArgumentParser:
     flags.add_argument("--refuse", type=_table, default={})
     flags.add_argument("--delay", type=_table, default={})
     flags.add_argument("--capabilities", type=_names, default=["tools"])
-    flags.add_argument("--instructions", default="")
     flags.add_argument("--tools", type=int, default=0)
     flags.add_argument("--pages", type=int, default=1)
     flags.add_argument("--cursor", choices=("plain", "empty", "loop"), default="plain")
     for switch in [
         "never-init",
         "bad-tools",
-        "crlf",
-        "no-read",
         "ignore-eof",
         "ignore-term",
         "wrapper",

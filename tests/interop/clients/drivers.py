@@ -77,22 +77,12 @@ class Library:
     argv: tuple[str, ...]
     needs: Path
     library: bool = True
-    one_by_one: bool = False
-    """Whether it waits for each call before it makes the next."""
-    gate: tuple[str, int] | None = None
-    """A directory, and how many clients have to be connected before the first call of any."""
 
     def missing(self) -> str | None:
         return None if self.needs.exists() else f"{self.name} is not there: `make interop` installs it"
 
     def use(self, server: Json, calls: Sequence[Call], home: Path, name: str = "somebody") -> Report:
-        job = {
-            "server": server,
-            "name": name,
-            "calls": [list(call) for call in calls],
-            "one_by_one": self.one_by_one,
-            "gate": self.gate,
-        }
+        job = {"server": server, "name": name, "calls": [list(call) for call in calls]}
         return Report(**json.loads(run(self.argv, home, json.dumps(job))))
 
 

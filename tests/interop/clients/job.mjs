@@ -1,7 +1,5 @@
 // What `job.py` says, for clients in JavaScript.
 
-import { readdirSync, writeFileSync } from "node:fs";
-
 export async function read() {
   const parts = [];
   for await (const part of process.stdin) parts.push(part);
@@ -30,21 +28,12 @@ export const textOf = (content) =>
 /** Where a server is started from: as `mcpServers` says, in our own environment and more. */
 export const command = ({ command, args, env }) => ({ command, args, env: { ...process.env, ...env } });
 
-/** Wait until so many clients have come. They cannot notify each other, so this polls. */
-async function passGate(place, count, name) {
-  writeFileSync(`${place}/${name}`, "");
-  while (readdirSync(place).length < count) await new Promise((resolve) => setTimeout(resolve, 10));
-}
-
 /** List, make the calls by `call(params, options)`, and print the report. */
 export async function finish(client, call, job, report) {
   report.tools = (await client.listTools()).tools.map((tool) => tool.name);
-  if (job.gate) await passGate(...job.gate, job.name);
   const onprogress = ({ progress, message }) => report.progress.push(message ?? String(progress));
   const make = ([name, args]) => call({ name, arguments: args }, { onprogress });
-  const results = [];
-  if (job.one_by_one) for (const each of job.calls) results.push(await make(each));
-  else results.push(...(await Promise.all(job.calls.map(make))));
+  const results = await Promise.all(job.calls.map(make));
   for (const result of results) {
     report.texts.push(textOf(result.content));
     report.failed.push(Boolean(result.isError));

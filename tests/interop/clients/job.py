@@ -2,10 +2,8 @@
 
     {"server": {"url": "http://127.0.0.1:1/mcp"}, "name": "alice", "calls": [["echo", {"text": "x"}]]}
 
-The server is written as in an `mcpServers` file. The client lists the tools, then makes all calls at once, or
-with `"one_by_one": true` each after the previous. With `"gate": [DIRECTORY, 4]` it makes no call before four
-clients are connected. It is somebody: asked by the server, it answers with its name, and it says what it was
-asked and received.
+The server is written as in an `mcpServers` file. The client lists the tools, then makes all calls at once. It
+is somebody: asked by the server, it answers with its name, and it says what it was asked and received.
 """
 
 from __future__ import annotations
@@ -14,9 +12,7 @@ import asyncio
 import dataclasses
 import json
 import sys
-import time
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
@@ -31,8 +27,6 @@ class Job:
     server: Json
     name: str
     calls: list[tuple[str, Json]]
-    one_by_one: bool = False
-    gate: tuple[str, int] | None = None
 
 
 @dataclasses.dataclass
@@ -74,19 +68,7 @@ def text_of(content: list[Any]) -> str:
 
 async def results(job: Job, call: Callable[[str, Json], Awaitable[Any]]) -> list[Any]:
     """Make the calls of the job, and return their results in order."""
-    if job.gate is not None:
-        await pass_gate(Path(job.gate[0]), job.gate[1], job.name)
-    if job.one_by_one:
-        return [await call(name, arguments) for name, arguments in job.calls]
     return await asyncio.gather(*(call(name, arguments) for name, arguments in job.calls))
-
-
-async def pass_gate(place: Path, count: int, name: str) -> None:
-    """Wait until this many clients have connected. They cannot notify each other, so this polls."""
-    (place / name).touch()
-    deadline = time.monotonic() + LIMIT
-    while sum(1 for _ in place.iterdir()) < count and time.monotonic() < deadline:  # noqa: ASYNC110, ASYNC240
-        await asyncio.sleep(0.01)
 
 
 def do(work: Callable[[Job, Report], Coroutine[Any, Any, None]]) -> None:
