@@ -220,6 +220,7 @@ def test_child_that_closes_a_pipe_but_keeps_running_is_restarted(start: Start, w
     daemon = start({"half": fake(timeouts=QUICK_STOP), "calm": fake()})
     daemon.wait_connected("half", "calm")
     client, pid = daemon.client(), daemon.status("half")["pid"]
+    client.call("calm", "echo")  # the process that checks arguments runs now, for longer than this test
     with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         waiting = client.send("mcpd/call", server="half", tool="drop", arguments={})
         wait_arrived(client, "half")
