@@ -105,7 +105,7 @@ def _validate_before_restart(cli: CliContext, environ: Mapping[str, str]) -> str
         if config.get("rejected") is False and _places(problems) <= _places(config["problems"]):
             return other
         message = f"mcpd was not restarted: {path} is invalid"
-        raise BadConfiguration(message, hint=config_step(problems, path), problems=problems) from None
+        raise BadConfiguration(message, hint=config_step(problems), problems=problems) from None
     return other
 
 

@@ -52,13 +52,7 @@ from mcpd.config.secret_store import secrets_path
 @click.option("--dry-run", is_flag=True, help="Show what would be imported without changing anything.")
 @click.option("--yes", "-y", is_flag=True, help="Import everything possible without asking.")
 @click.option("--unfold", is_flag=True, help="Connect directly to the URL behind mcp-remote.")
-@click.option(
-    "--keep-secrets",
-    is_flag=True,
-    help="Keep secrets in the definitions instead of moving them to the secret store.",
-)
 @click.option("--no-rules", is_flag=True, help="Do not import which tools the editors deny or ask about.")
-@click.option("--disabled", is_flag=True, help="Import the servers as disabled.")
 @click.option(
     "--project",
     metavar="DIR",
@@ -73,9 +67,7 @@ def import_(
     dry_run: bool,
     yes: bool,
     unfold: bool,
-    keep_secrets: bool,
     no_rules: bool,
-    disabled: bool,
     project: str | None,
 ) -> int:
     """Import servers from your editors.
@@ -99,7 +91,6 @@ def import_(
         user,
         named=only,
         editors=None if no_rules else editors,
-        disabled=disabled,
         unfold=unfold,
         can_ask=can_ask,
     )
@@ -113,7 +104,7 @@ def import_(
             raise UsageError(message, hint="mcpctl import --yes, or preview with --dry-run")
         cli.out.flush()
         answers = _ask(cli, plan, target) if can_ask else {}
-        report |= _apply(cli, plan, target, answers, keep_secrets=keep_secrets)
+        report |= _apply(cli, plan, target, answers)
     if cli.out.json:
         cli.out.json_value(report)
     unreadable = [path for path in files if path not in discovered.files]  # the user named them
@@ -218,14 +209,12 @@ def _ask(cli: CliContext, plan: ImportPlan, target: ImportTarget) -> dict[str, s
     return answers
 
 
-def _apply(
-    cli: CliContext, plan: ImportPlan, target: ImportTarget, answers: Mapping[str, str], *, keep_secrets: bool
-) -> Json:
+def _apply(cli: CliContext, plan: ImportPlan, target: ImportTarget, answers: Mapping[str, str]) -> Json:
     """Write the servers whose secrets are known, and the rules. Returns the report for `--json`."""
     servers = [
         one for one in plan.new_servers if all(answers.get(each.name) for each in plan.missing_secrets(one))
     ]
-    result = build_result(plan, servers, answers, keep=keep_secrets)
+    result = build_result(plan, servers, answers)
     report: Json = {}
     if servers or result.rules:
         report = {
@@ -328,7 +317,6 @@ def _known_lines(plan: ImportPlan, user: UserContext) -> list[str]:
     for name in dict.fromkeys(one.server for one in plan.merged.known):
         entries = [one for one in plan.merged.known if one.server == name]
         lines.append(f"{name}: {'; '.join(_describe(one.source, user, name) for one in entries)}")
-        lines += [f"  note: {note}" for note in dict.fromkeys(note for one in entries for note in one.notes)]
     return lines
 
 
@@ -361,7 +349,7 @@ def _plan_json(plan: ImportPlan) -> Json:
     return {
         "files": [str(path) for path in plan.discovered.files],
         "servers": [_server_json(server, plan) for server in plan.merged.servers],
-        "known": [{**_known_json(one), "notes": list(one.notes)} for one in plan.merged.known],
+        "known": [_known_json(one) for one in plan.merged.known],
         "similar": [{**_known_json(one), "differs_in": list(one.differs_in)} for one in plan.merged.similar],
         "skipped": [
             {"source": _source_json(one.source), "reason": one.reason} for one in plan.discovered.skipped

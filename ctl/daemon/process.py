@@ -304,7 +304,7 @@ def bad_configuration(message: str) -> BadConfiguration:
     except BadSpec as error:
         problems = [{"path": each.path, "message": each.message, "fix": each.fix} for each in error.problems]
         message = f"mcpd was not started: {error.source or 'the configuration'} is invalid"
-        return BadConfiguration(message, hint=config_step(problems, error.source), problems=problems)
+        return BadConfiguration(message, hint=config_step(problems), problems=problems)
     return BadConfiguration(message, hint="mcpctl daemon logs")
 
 

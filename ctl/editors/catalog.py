@@ -331,23 +331,9 @@ EDITORS: tuple[EditorSpec, ...] = (
         _SHELL | {"env-dollar"},
         entry_form=None,
     ),
-    EditorSpec(
-        "mcpproxy",
-        "MCPProxy",
-        (_user("~/.mcpproxy/mcp_config.json"),),
-        frozenset({"env", "keyring"}),
-        entry_form=None,
-    ),
-    EditorSpec("1mcp", "1MCP", (_user("{config}/1mcp/mcp.json"),), _SHELL, entry_form=None),
-    EditorSpec(
-        "mozilla-mcpd", "Mozilla mcpd", (_project("./.mcpd.toml", ("servers",)),), _SHELL, entry_form=None
-    ),
 )
 
 GENERIC = EditorSpec("file", "a file", (), _SHELL | {"env", "words", "input"}, entry_form=None)
 """The interpretation of a file that belongs to no known program."""
-
-OTHER_MCPD = EditorSpec("ahodges-mcpd", "mcpd by ahodges22", (), _SHELL, timeout_unit="s", entry_form=None)
-"""Another program named mcpd. Its file is where ours is, so it has to be named to be imported."""
 
 BY_NAME = {editor.name: editor for editor in EDITORS}

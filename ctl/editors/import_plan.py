@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,7 +24,6 @@ from ctl.editors.secrets import (
     lift_secrets,
     named_by_owner,
     replace_text,
-    replace_variable,
 )
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.explain.next_steps import config_step
@@ -37,9 +35,6 @@ from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.files.atomic import write_atomically
 from mcpd.model.errors import BadSpec, CannotWrite, Problem
-
-_UNSET = re.compile(r"the environment variable ([A-Za-z_]\w*) is not set")
-"""The beginning of a problem that mcpd finds (mcpd/config/variables.py)."""
 
 
 @attrs.define
@@ -89,7 +84,6 @@ def plan_import(
     *,
     named: Collection[str],
     editors: Sequence[EditorSpec] | None,
-    disabled: bool,
     unfold: bool,
     can_ask: bool,
 ) -> ImportPlan:
@@ -106,40 +100,16 @@ def plan_import(
     candidates = [named_by_owner(unwrap_candidate(one) if unfold else one) for one in discovered.candidates]
 
     merged = merge_candidates(candidates, target.servers, os.environ, named)
-    off: dict[str, object] = {"enabled": False} if disabled else {}
-    new = [attrs.evolve(one, definition={**one.definition, **off}) for one in merged.servers]
-    servers, problems = _without_unset_variables(cli, target, new)
-    plan = ImportPlan(discovered, attrs.evolve(merged, servers=servers), stored, problems)
+    found = find_problems(cli, target, {one.name: _with_placeholders(one) for one in merged.servers})
+    problems = {name: texts[0] for name, texts in found.items()}
+    plan = ImportPlan(discovered, merged, stored, problems)
     if not can_ask:
         plan.blocked = {**_unanswered(plan), **problems}
     if editors is not None:
-        found = _rules(plan, [editor.name for editor in editors], user)
+        rules = _rules(plan, [editor.name for editor in editors], user)
         policies = target.policies if isinstance(target.policies, list) else []
-        plan.rules, plan.skipped_rules = found.new_rules(policies), found.skipped
+        plan.rules, plan.skipped_rules = rules.new_rules(policies), rules.skipped
     return plan
-
-
-def _without_unset_variables(
-    cli: CliContext, target: ImportTarget, servers: Sequence[MergedServer]
-) -> tuple[tuple[MergedServer, ...], dict[str, str]]:
-    """Replace the environment variables that mcpd does not have by secrets.
-
-    Returns the servers and the first remaining problem of each.
-    """
-    checked = {server.name: server for server in servers}
-    found = find_problems(cli, target, {name: _with_placeholders(one) for name, one in checked.items()})
-    changed: dict[str, MergedServer] = {}
-    for name, problems in found.items():
-        for variable in (unset[1] for problem in problems if (unset := _UNSET.match(problem))):
-            server = changed.get(name, checked[name])
-            definition, needed = replace_variable(server.definition, variable)
-            if needed is not None:
-                secrets = (*server.needed_secrets, needed)
-                changed[name] = attrs.evolve(server, definition=definition, needed_secrets=secrets)
-    again = find_problems(cli, target, {name: _with_placeholders(one) for name, one in changed.items()})
-    left = {name: again.get(name, []) if name in changed else problems for name, problems in found.items()}
-    checked |= changed
-    return tuple(checked.values()), {name: problems[0] for name, problems in left.items() if problems}
 
 
 def _with_placeholders(server: MergedServer) -> dict[str, object]:
@@ -194,28 +164,20 @@ def _servers_of_entries(plan: ImportPlan) -> dict[EntrySource, str | None]:
 
 
 def build_result(
-    plan: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str], *, keep: bool
+    plan: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str]
 ) -> ImportResult:
-    """Return what to write for the chosen servers.
-
-    `answers`: the secrets that the user entered, by name. `keep`: secrets stay in the definitions.
-    """
+    """Return what to write for the chosen servers. `answers`: the secrets that the user entered, by name."""
     result = ImportResult(rules=plan.rules)
     taken = dict(plan.stored)
     for server in servers:
-        definition = server.definition
-        if not keep:
-            lifted = lift_secrets(server.name, definition, taken)
-            definition = lifted.definition
-            result.secrets |= {one.name: one.value for one in lifted.secrets}
+        lifted = lift_secrets(server.name, server.definition, taken)
+        definition = lifted.definition
+        result.secrets |= {one.name: one.value for one in lifted.secrets}
         for one in server.needed_secrets:
             value = answers.get(one.name) if one.value is None else one.value
             reference = secret_reference(one.name)
             if value is None:
                 continue  # it is stored already
-            if keep:
-                definition = replace_text(definition, reference, value.replace("${", "$${"))
-                continue
             name = one.name if one.value is None else free_secret_name(one.name, server.name, value, taken)
             taken[name] = result.secrets[name] = value
             definition = replace_text(definition, reference, secret_reference(name))
@@ -320,7 +282,7 @@ def find_import_target(cli: CliContext) -> ImportTarget:
     except BadSpec as error:
         message = f"{error.source or path} cannot be used"
         invalid = DaemonError({"message": message, "data": error.data()})
-        invalid.hint = config_step(invalid.problems, error.source or path)
+        invalid.hint = config_step(invalid.problems)
         raise invalid from None
     http = found.settings.get("http")
     addresses = frozenset({cli.socket, http} if isinstance(http, str) else {cli.socket})

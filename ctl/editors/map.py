@@ -10,9 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import attrs
 
@@ -47,13 +45,11 @@ _URLS = ("url", "serverUrl", "server_url", "baseUrl", "base_url", "http_url", "u
 _TYPES = ("type", "transport", "transportType", "protocol")
 _INCLUDE = ("includeTools", "enabled_tools", "enabledTools", "tools", "allowedTools")
 _EXCLUDE = ("excludeTools", "disabled_tools", "disabledTools", "blockedTools")
-_LOGIN = ("oauth", "auth", "authProviderType", "oauth_resource")
 _SANDBOX = "the editor's sandbox is not imported; the server runs with all your permissions"
 _NOTES = {
     "headersHelper": "mcpd does not run its headersHelper; add the headers to the definition yourself",
     "sandboxEnabled": _SANDBOX,
     "sandbox": _SANDBOX,
-    "quarantined": "it is quarantined in the editor, so it is imported as disabled",
 }
 """Members that are not imported, and what that means."""
 _MILLISECONDS = 1000.0
@@ -87,18 +83,9 @@ def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
         definition = _map_program(fields, translator, raw.project or translator.home, notes)
         if raw.project is not None and "cwd" not in definition:
             implied = str(raw.project)
-        notes += _notes_about_login(fields)
     definition |= _common_fields(raw, fields)
     notes += [note for key, note in _NOTES.items() if fields.get(key)]
     return MappedEntry(definition, implied, (*translator.notes, *notes), tuple(translator.needed_secrets))
-
-
-def _notes_about_login(fields: Fields) -> list[str]:
-    return [
-        f"its login settings ('{key}') are not imported, because it is not a remote server"
-        for key in _LOGIN
-        if fields.get(key) not in (None, False, "", {}, "none")
-    ]
 
 
 def _flatten(raw: RawEntry) -> dict[str, object]:
@@ -114,10 +101,6 @@ def _flatten(raw: RawEntry) -> dict[str, object]:
     options = fields.get("requestOptions")
     if isinstance(options, dict) and "headers" in options:
         fields.setdefault("headers", options["headers"])
-    package = fields.get("package")  # Mozilla's `package = "uvx::mcp-server-time@2025.1"`
-    if isinstance(package, str) and "::" in package and not _has_command(fields):
-        runner, _, what = package.partition("::")
-        fields["command"], fields["args"] = runner, [*(["-y"] if runner == "npx" else []), what]
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -215,25 +198,13 @@ def _map_environment(fields: Fields, translator: VariableTranslator, base: Path)
     for key in ("env", "environment", "envs"):
         for name, value in _members(fields.get(key)):
             env[name] = f"${{{name}}}" if value is None else translator.translate(_text(value))
-    for item in [*_list(fields.get("env_vars")), *_passed_through(fields)]:
+    for item in _list(fields.get("env_vars")):
         taken = item.get("name") if isinstance(item, dict) else item
         if isinstance(taken, str) and taken:
             env.setdefault(taken, f"${{{taken}}}")
     for key in _texts(fields.get("env_keys")):
         env.setdefault(key, translator.add_secret(key))
     return env
-
-
-def _passed_through(fields: Fields) -> list[str]:
-    """Return the variables that ahodges22/mcpd passes on; a pattern selects those of this process."""
-    names: list[str] = []
-    for pattern in _texts(fields.get("env_passthrough")):
-        names += (
-            [name for name in sorted(os.environ) if fnmatchcase(name, pattern)]
-            if "*" in pattern
-            else [pattern]
-        )
-    return names
 
 
 def _map_remote(
@@ -267,7 +238,7 @@ def is_disabled(raw: RawEntry) -> bool:
     """Return whether the editor does not use the entry."""
     fields = raw.fields
     off = fields.get("disabled") is True or fields.get("enabled") is False or fields.get("isActive") is False
-    return off or raw.disabled_elsewhere or fields.get("quarantined") is True
+    return off or raw.disabled_elsewhere
 
 
 def _common_fields(raw: RawEntry, fields: Fields) -> dict[str, object]:
@@ -423,14 +394,10 @@ def _parse_remote(words: Sequence[str]) -> tuple[str, str, dict[str, str]] | Non
 _TEXTS = {
     "clientId": ("clientId", "client_id", "CLIENT_ID"),
     "clientSecret": ("clientSecret", "client_secret", "CLIENT_SECRET"),
-    "redirectUri": ("redirectUri", "redirect_uri"),
     "resource": ("resource", "oauth_resource"),
 }
 """Our members → their names in editors. Cursor uses capitals. Codex has some of them next to `url`."""
 _SCOPES = ("scopes", "scope")
-_FOUND_BY_MCPD = ("authServerMetadataUrl", "authorizationUrl", "tokenUrl", "registrationUrl", "issuer")
-"""Where to log in. mcpd asks the server, because it never trusts such a URL."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def map_login(fields: Fields, translator: VariableTranslator, notes: list[str]) -> object:
@@ -448,12 +415,11 @@ def map_login(fields: Fields, translator: VariableTranslator, notes: list[str]) 
     for group in groups:
         for name, value in _map_group(group, translator):
             settings.setdefault(name, value)
-        if ignored := [key for key in _FOUND_BY_MCPD if group.get(key)]:
-            notes.append(f"mcpd asks the server where to log in, so {_listed(ignored)} was not imported")
-    _check_redirect(settings, notes)
-    named = fields.get("authProviderType")
-    if isinstance(named, str) and named not in ("", "none", "dynamic_discovery"):
-        notes.append(f"mcpd does not support its 'authProviderType' {named}")
+    if "clientId" in settings and "callbackPort" not in settings:
+        notes.append(
+            "its login uses a client of your own: register an address on this machine for that client, and "
+            "set `oauth.callbackPort`"
+        )
     return settings or None
 
 
@@ -476,27 +442,3 @@ def _map_group(group: Mapping[str, object], translator: VariableTranslator) -> I
     port = group.get("callbackPort")
     if isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65_536:
         yield "callbackPort", port
-
-
-def _check_redirect(settings: dict[str, object], notes: list[str]) -> None:
-    """Keep an address to return to only if mcpd can listen there, and say what a client needs."""
-    uri = settings.get("redirectUri")
-    if uri is not None and ("callbackPort" in settings or not _is_loopback(str(uri))):
-        del settings["redirectUri"]
-    if "clientId" in settings and not {"redirectUri", "callbackPort"} & settings.keys():
-        notes.append(
-            "its login uses a client of your own: register an address on this machine for that client, and "
-            "set `oauth.callbackPort`"
-        )
-
-
-def _is_loopback(uri: str) -> bool:
-    try:
-        parts = urlsplit(uri)
-        return parts.scheme == "http" and parts.hostname in _LOOPBACK and parts.port not in (None, 0)
-    except ValueError:
-        return False
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(f"'{name}'" for name in names)

@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from ctl.cli.json_text import strings
 from ctl.editors.map import is_proxy, unwrap_proxy
 from ctl.editors.read import EntrySource, ImportCandidate
-from ctl.editors.secrets import env_secrets_in, lift_secrets, replace_text, replace_variable
+from ctl.editors.secrets import lift_secrets, replace_text
 from ctl.editors.variables import NeededSecret, secret_reference
 from mcpd.config.definition_view import is_enabled
 from mcpd.config.secret_store import read_secrets
@@ -24,15 +23,14 @@ from mcpd.config.server_specs import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.package_runners import find_runner
-from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec, Timeouts, definition_parts
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec, definition_parts
 
 Definition = Mapping[str, object]
 Environ = Mapping[str, str]
 Identity = tuple[object, ...]
 
-_TIMEOUTS = {"timeout": Timeouts().call * 1000, "connectTimeout": Timeouts().connect * 1000}
-"""The timeouts that editors have, with mcpd's defaults, in milliseconds."""
-_FILTERS = ("includeTools", "excludeTools")
+_LIMITS = ("timeout", "connectTimeout", "includeTools", "excludeTools")
+"""Members with which a definition provides less than mcpd's defaults, or something else."""
 _PACKAGE_VERSION = re.compile(r"((?:@[\w.-]+/)?[\w./-]+?)(?:(?:@|==|:)[\w.^~*-]+)?")
 
 
@@ -55,7 +53,6 @@ class KnownEntry:
     server: str
     differs_in: tuple[str, ...] = ()
     """The parts in which a similar server differs, such as `env.TOKEN`. Empty if it is the same server."""
-    notes: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -87,22 +84,16 @@ class KnownServers:
             found.setdefault(identity(definition, None, self.environ), name)
         return found
 
-    @cached_property
-    def _asked_variables(self) -> frozenset[str]:
-        return frozenset(name for one in self.servers.values() for name in env_secrets_in(one))
-
     def find(self, one: ImportCandidate) -> str | None:
         """Return the name of the server with the definition of a candidate, if any.
 
-        An import may have replaced an unset variable by a secret, or `mcp-remote` by the URL behind it.
+        An import may have replaced `mcp-remote` by the URL behind it.
         """
         definition = filled(one)
-        for name in self._asked_variables:
-            definition, _ = replace_variable(definition, name)
         behind = unwrap_proxy(definition)
         keys = [
             identity(each, cwd, self.environ)
-            for each in (filled(one), definition, *([] if behind is None else [behind]))
+            for each in (definition, *([] if behind is None else [behind]))
             for cwd in (_effective_cwd(one), _cwd(one))
         ]
         return next((self._identities[key] for key in keys if key in self._identities), None)
@@ -142,7 +133,7 @@ def merge_candidates(
         if name is None:
             groups.setdefault(identity(filled(one), _effective_cwd(one), environ), []).append(one)
         else:
-            known.append(KnownEntry(one.source, name, notes=_notes_about_known(one, name, ours[name])))
+            known.append(KnownEntry(one.source, name))
     names, wanted = set(ours), frozenset(named)
     servers: list[MergedServer] = []
     similar: list[KnownEntry] = []
@@ -165,8 +156,8 @@ def _merged(group: list[ImportCandidate], name: str) -> MergedServer:
     if "cwd" not in definition and len(implied) == 1 and best.implied_cwd is not None:
         definition["cwd"] = best.implied_cwd
     notes = [note for one in group for note in one.notes]
-    if len({_filters(one.definition) for one in group}) > 1:
-        notes += [note for one in group if (note := _note_about_filters(one, "the shared server"))]
+    if differing := _differing_limits([one.definition for one in group]):
+        notes.append(f"its editors differ, so mcpd's defaults apply: {', '.join(differing)}")
     sources = tuple(one.source for one in group)
     return MergedServer(name, definition, sources, tuple(dict.fromkeys(notes)), best.needed_secrets)
 
@@ -293,45 +284,17 @@ def _effective_cwd(one: ImportCandidate) -> str | None:
 
 
 def for_all_editors(definition: Definition, group: Sequence[Definition]) -> dict[str, object]:
-    """Return the definition of a server that stands for a group of definitions, so that no editor loses
-    anything by the settings of another one.
-
-    It is enabled if any of them is. Lists of tools that differ are dropped, and the longest timeouts are
-    used; a definition without a timeout has mcpd's default.
+    """Return the definition of a server that stands for a group, so that no editor loses anything by the
+    settings of another one: it is enabled if any of them is, and what they limit differently is left out.
     """
-    shared = dict(definition)
+    shared = {key: value for key, value in definition.items() if key not in _differing_limits(group)}
     if any(is_enabled(one) for one in group):
         shared.pop("enabled", None)
-    if len({_filters(one) for one in group}) > 1:
-        shared = {key: value for key, value in shared.items() if key not in _FILTERS}
-    for name, default in _TIMEOUTS.items():
-        values = [value if isinstance(value := one.get(name), (int, float)) else default for one in group]
-        if any(name in one for one in group):
-            shared[name] = max(values)
-        if shared.get(name) == default and not all(name in one for one in group):
-            del shared[name]
     return shared
 
 
-def _filters(definition: Definition) -> tuple[tuple[str, ...] | None, ...]:
-    """Return the lists of tools of a definition; None if it does not have one."""
-    return tuple(tuple(strings(definition[key])) if key in definition else None for key in _FILTERS)
-
-
-def _note_about_filters(one: ImportCandidate, server: str) -> str:
-    names = " and ".join(key for key in _FILTERS if key in one.definition)
-    return f"{names} of {one.source.title} do not apply to {server}" if names else ""
-
-
-def _notes_about_known(one: ImportCandidate, name: str, ours: Definition) -> tuple[str, ...]:
-    notes: list[str] = []
-    if is_enabled(one.definition) and not is_enabled(ours):
-        notes.append(
-            f"it is enabled in {one.source.title}, but disabled in mcpd; to use it: mcpctl enable {name}"
-        )
-    if _filters(one.definition) != _filters(ours):
-        notes.append(_note_about_filters(one, f"{name} in mcpd"))
-    return tuple(filter(None, notes))
+def _differing_limits(group: Sequence[Definition]) -> list[str]:
+    return [key for key in _LIMITS if any(one.get(key) != group[0].get(key) for one in group)]
 
 
 def _free_name(one: ImportCandidate, names: set[str]) -> str:

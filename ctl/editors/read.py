@@ -13,7 +13,6 @@ from ctl.cli.json_text import mapping
 from ctl.editors.catalog import (
     BY_NAME,
     GENERIC,
-    OTHER_MCPD,
     SERVERS,
     ConfigLocation,
     EditorSpec,
@@ -193,7 +192,6 @@ def _inputs(document: Document) -> dict[str, dict[str, object]]:
 
 # ---- the entries of one file ----------------------------------------------------------------------------
 
-_BACKENDS = ("backends",)
 _REJECTED_SERVERS = "disabledMcpjsonServers"
 
 
@@ -234,8 +232,6 @@ def identify_file(path: Path, document: Document) -> EditorFile:
     for slot, name in _SLOTS:
         if isinstance(document.value_at(slot), dict):
             return _file_with_slot(path, document, slot, BY_NAME[name])
-    if isinstance(document.value_at(_BACKENDS), dict):
-        return EditorFile(OTHER_MCPD, ConfigLocation(str(path), "user", _BACKENDS), path)
     listed = isinstance(document.value_at(SERVERS), list) and document.kind == "YAML"
     return EditorFile(BY_NAME["continue"] if listed else GENERIC, ConfigLocation(str(path), "user"), path)
 

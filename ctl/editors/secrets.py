@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import attrs
 
 from ctl.editors.read import ImportCandidate
-from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.editors.variables import secret_name as name_for
+from ctl.editors.variables import secret_reference
 from mcpd.config.masking import KNOWN_TOKENS, MASK, SCHEME, is_secret_name, mask_definition
 
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
@@ -204,26 +204,6 @@ def named_by_owner(one: ImportCandidate) -> ImportCandidate:
             secret = renamed
         needed.append(secret)
     return attrs.evolve(one, definition=definition, needed_secrets=tuple(needed))
-
-
-_ENV = "env_"
-"""The beginning of the names of secrets that replace environment variables."""
-
-
-def replace_variable(
-    definition: Mapping[str, object], name: str
-) -> tuple[dict[str, object], NeededSecret | None]:
-    """Replace the environment variable `${name}` by a secret. None if the definition does not use it so."""
-    reference, text = f"${{{name}}}", str(definition)
-    if reference not in text or f"${reference}" in text:  # with a default, or as plain text
-        return dict(definition), None
-    secret = NeededSecret(f"{_ENV}{name}", f"the value of {name}, which is not set in mcpd's environment")
-    return replace_text(definition, reference, secret_reference(secret.name)), secret
-
-
-def env_secrets_in(definition: Mapping[str, object]) -> list[str]:
-    """Return the environment variables in whose place a definition has a secret."""
-    return re.findall(rf"\$\{{secret:{_ENV}([A-Za-z_]\w*)", str(definition))
 
 
 def replace_text(value: Mapping[str, object], old: str, new: str) -> dict[str, object]:

@@ -173,7 +173,7 @@ def _check_configuration(
         for problem in config.get("problems", []):
             effect = effect_of_problems({**config, "problems": [problem]}, status["servers"])
             message = f"{problem['message']} at {problem['path']} ({effect})"
-            step = config_step([problem], path, problem.get("fix"))
+            step = config_step([problem], problem.get("fix"))
             yield Finding("configuration", FAIL, message, step)
         if not config.get("problems"):
             number = len(status["servers"])
@@ -181,7 +181,7 @@ def _check_configuration(
     elif failed is not None:
         for each in failed.problems:
             message = f"{each.message} at {each.path} of {failed.source}"
-            step = config_step([{"message": each.message}], failed.source, each.fix)
+            step = config_step([{"message": each.message}], each.fix)
             yield Finding("configuration", FAIL, message, step)
     elif report.loaded is not None:
         yield from _loaded_findings(len(report.loaded.specs), report.loaded.source, report.loaded.warnings)

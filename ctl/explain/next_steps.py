@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from ctl.api_types import ServerDetail
     from mcpd.config.next_step import Shell
 
-OTHER_PROGRAM = "another program named mcpd"
-"""In the message about a configuration file that is not ours (mcpd/config/loader.py)."""
-
 
 def next_step(detail: ServerDetail, login: Mapping[str, str] | None = None) -> str:
     """Return the command, followed by a remark in parentheses on what to do there.
@@ -40,39 +37,12 @@ def _has_service() -> bool:
     return systemd.is_installed()
 
 
-def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: object = "") -> str:
+def config_step(problems: Iterable[Mapping[str, object]], fix: object = "") -> str:
     """Return the step for a configuration file with errors. `fix` is a remark on what to change in it.
 
-    The file of another program must not be edited, so it is moved and its servers are imported. A variable
-    that is not set has to be set in the environment of mcpd. Of several files, all but `path` are moved. A
-    file that was deleted is restored.
+    A variable that is not set has to be set in the environment of mcpd.
     """
-    problems = list(problems)
-    if several := next((found for each in problems if (found := _several_files(each.get("message")))), None):
-        return _move_all_but_one(several, str(path))
-    if step := variable_step(problems):
-        return step
-    if path and any(OTHER_PROGRAM in str(each.get("message")) for each in problems):
-        import shlex
-
-        directory, _, name = str(path).rpartition("/")
-        moved = shlex.quote(f"{directory}/other-{name}")
-        return f"mv {shlex.quote(str(path))} {moved} && mcpctl import {moved}"
-    return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
-
-
-def _several_files(message: object) -> list[str]:
-    """Return the files between which mcpd cannot choose (mcpd/config/loader.py); none for other problems."""
-    before, found, files = str(message).partition(" configuration files: ")
-    return files.split(", ") if found and before.startswith("there are ") else []
-
-
-def _move_all_but_one(files: list[str], path: str) -> str:
-    import shlex
-
-    kept = path if path in files else files[0]
-    moves = [shlex.join(["mv", file, f"{file}.unused"]) for file in files if file != kept]
-    return f"{' && '.join(moves)}   (keeps {kept}; or move that one)"
+    return variable_step(problems) or (f"mcpctl edit   ({fix})" if fix else "mcpctl edit")
 
 
 def variable_step(problems: Iterable[Mapping[str, object]]) -> str:

@@ -59,7 +59,7 @@ def _table_step(result: DaemonStatus) -> str:
     if config and (problems := config.get("problems")):
         from ctl.explain.next_steps import config_step  # here, because the table does not need it
 
-        return config_step(problems, config["path"])
+        return config_step(problems)
     broken = next((server["name"] for server in servers if server["status"] in BROKEN), None)
     impaired = next((server["name"] for server in servers if impairment(server)), None)
     return f"mcpctl why {broken or impaired}" if broken or impaired else ""
@@ -233,7 +233,7 @@ def config_problem_lines(config: ConfigStatus, servers: Sequence[ServerStatus]) 
             f"; {effect_of_problems(config, servers)}: {config['path']}",
         ],
         *problem_lines(problems),
-        [paint("next: ", "dim"), config_step(problems, config["path"])],
+        [paint("next: ", "dim"), config_step(problems)],
     ]
 
 

@@ -388,7 +388,7 @@ def _refuse_foreign_document(members: Mapping[object, object], problems: list[Pr
     """Refuse a document in which nothing is a configuration of mcpd: it was probably named by mistake."""
     if isinstance(members.get("backends"), Mapping) and "mcpServers" not in members:
         message = "this is the configuration of another program named mcpd (github.com/ahodges22/mcpd)"
-        fix = "rename it, then import its servers with: mcpctl import FILE"
+        fix = "rename it; mcpctl add and mcpctl import begin a configuration of this mcpd"
         problems.append(Problem("$", message, fix))
         return
     keys = [key for key in members if isinstance(key, str) and not is_comment(key)]

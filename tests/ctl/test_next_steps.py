@@ -172,10 +172,10 @@ def test_variable_that_is_not_set_is_no_reason_to_edit(monkeypatch: pytest.Monke
     failed = how("failed", {"kind": "config", "message": f"{message} @ $.mcpServers.it.env.T (set it)"})
     monkeypatch.setattr("ctl.daemon.systemd.is_installed", lambda: False)
     monkeypatch.delenv("NOPE_TOKEN", raising=False)
-    assert config_step([{"message": message}], "/c.json").startswith("export NOPE_TOKEN=VALUE && ")
+    assert config_step([{"message": message}]).startswith("export NOPE_TOKEN=VALUE && ")
     assert next_step(failed).startswith("export NOPE_TOKEN=VALUE && mcpctl daemon restart   (or write ")
-    assert config_step([{"message": message}, {"message": "unknown field"}], "/c.json") == "mcpctl edit"
+    assert config_step([{"message": message}, {"message": "unknown field"}]) == "mcpctl edit"
     monkeypatch.setenv("NOPE_TOKEN", "abc")
     has_it = "mcpctl daemon restart   (passes NOPE_TOKEN of this shell to mcpd; or write "
-    assert config_step([{"message": message}], "/c.json").startswith(has_it)
+    assert config_step([{"message": message}]).startswith(has_it)
     assert decision.next_step(failed).startswith("mcpctl daemon restart   (with NOPE_TOKEN set in ")

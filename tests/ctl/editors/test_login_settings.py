@@ -54,7 +54,7 @@ def mapped(editor: str, **fields: object) -> MappedEntry:
                     "tokenUrl": "https://as.example.com/token",
                 }
             },
-            {"clientId": "abc", "redirectUri": "http://localhost:7777/oauth/callback"},
+            {"clientId": "abc"},
         ),
         (
             "codex",
