@@ -490,9 +490,6 @@ class StatsParams(TypedDict):
 class CacheCleared(TypedDict):
     results: int
 
-class CacheClearParams(TypedDict):
-    server: NotRequired[str | None]
-
 class Metrics(TypedDict):
     content_type: str
     text: str
@@ -792,7 +789,7 @@ class Call(Protocol):
     def __call__(
         self,
         method: Literal["mcpd/cache/clear"],
-        params: CacheClearParams | None = None,
+        params: OptionalServerParam | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[CacheCleared]: ...
     @overload

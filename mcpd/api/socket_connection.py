@@ -63,7 +63,7 @@ class SocketConnection:
         self._pid = pid
         self._external_client = client
         self._client: ClientConnection
-        self._outbox = Outbox(self._fd, MAX_BACKLOG)
+        self._outbox = Outbox(self._fd, MAX_BACKLOG, STALL_TIMEOUT)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_MESSAGE, longest=math.inf, limit_structure=True)
         # Small reads, so that a burst of requests does not delay other clients.
@@ -242,7 +242,7 @@ class SocketConnection:
         except BadFrame as error:
             self._send(wire.error(b"null", wire.error_body(error.code, str(error))))
             return True
-        reply = BatchReply(count_requests(messages), self._send)
+        reply = BatchReply(count_requests(messages), self)
         for message in messages:
             session.receive(message, reply)
         return True
@@ -290,23 +290,7 @@ class SocketConnection:
                 self._session.close(reason)
 
     async def _watch_backlog(self) -> None:
-        """Close the connection if the client does not read: too much data waits, or for too long."""
-        with trio.CancelScope() as waiting:
-
-            async def stalled() -> None:
-                while True:
-                    await self._outbox.wait_blocked()
-                    left = STALL_TIMEOUT - (trio.current_time() - self._outbox.last_progress_at)
-                    if left <= 0:
-                        break
-                    with trio.move_on_after(left):
-                        await self._outbox.wait_drained()
-                waiting.cancel(reason="stalled")
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(stalled)
-                await self._outbox.overflowed.wait()
-                nursery.cancel_scope.cancel(reason="too much waits")
-        if self._outbox.broken is None:  # otherwise it has disconnected
-            log.warning(_NOT_READING, self._pid, extra=FROM_OUTSIDE)
+        """Close the connection if the client does not read."""
+        await self._outbox.overflowed.wait()
+        log.warning(_NOT_READING, self._pid, extra=FROM_OUTSIDE)
         self._nursery.cancel_scope.cancel(reason="the client does not read")

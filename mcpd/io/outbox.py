@@ -29,10 +29,11 @@ class Outbox:
     `put` never blocks and never raises. When the peer is gone, frames are dropped and `broken` contains the
     reason. `run` must be running to write frames that the kernel did not accept immediately. If more than
     `limit` bytes wait and the peer reads nothing, or a multiple of `limit` waits, further frames are dropped
-    and `overflowed` is set. A peer that reads, but slowly, is not cut off.
+    and `overflowed` is set, as when it reads nothing for `patience` seconds. A peer that reads, but slowly,
+    is not cut off.
     """
 
-    def __init__(self, fd: int, limit: float = math.inf) -> None:
+    def __init__(self, fd: int, limit: float = math.inf, patience: float = math.inf) -> None:
         self.fd = fd
         self.broken: OSError | None = None
         self.overflowed = trio.Event()
@@ -41,6 +42,7 @@ class Outbox:
         self.last_progress_at = 0.0
         """`trio.current_time()` of the last progress while blocked."""
         self._limit = limit
+        self._patience = patience
         self._frames: list[bytes] = []
         self._tags: list[object] = []
         self._offset = 0
@@ -100,7 +102,11 @@ class Outbox:
         while self.broken is None:
             await self._blocked.wait()
             while self._frames and self.broken is None:
-                await trio.lowlevel.wait_writable(self.fd)
+                with trio.move_on_after(self._patience) as waiting:
+                    await trio.lowlevel.wait_writable(self.fd)
+                if waiting.cancelled_caught:
+                    self.overflowed.set()
+                    continue
                 self.last_progress_at = trio.current_time()
                 self._has_progressed = True
                 self._write()

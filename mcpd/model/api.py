@@ -2,7 +2,7 @@
 
 The types for the configuration, policies, logins, calls, events and statistics are in `config_api.py`,
 `login.py`, `call_record.py`, `events.py` and `usage_stats.py`. `api/control/methods.py`
-assigns all of them to the methods. `rpc.discover` and docs/reference/control-api.md are generated from them.
+assigns all of them to the methods. docs/reference/control-api.md is generated from them.
 Member names use snake_case, and lists are never null. Members that contain MCP objects (`tools` or a raw
 result, for example) keep the server's original JSON.
 """

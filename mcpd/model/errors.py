@@ -65,6 +65,8 @@ class McpdError(Exception):
     may_have_run: bool | None = None
     """Whether the server may have executed the request. This is None if it is unknown or does not apply. For
     a call, see the function `may_have_run`."""
+    facts: ClassVar[tuple[str, ...]] = ()
+    """The attributes that are members of `data`, except those that are None."""
 
     def __init__(self, message: str, *, server: str | None = None) -> None:
         super().__init__(message)
@@ -81,7 +83,8 @@ class McpdError(Exception):
             facts["server"] = self.server
         if self.may_have_run is not None:
             facts["may_have_run"] = self.may_have_run
-        return facts
+        values = {name: getattr(self, name) for name in self.facts}
+        return facts | {name: value for name, value in values.items() if value is not None}
 
 
 @final
@@ -109,13 +112,11 @@ class UnknownResource(McpdError):
     """`data.uri` is required by the MCP specification (server/resources, error handling)."""
 
     code, http, rpc, exit = "unknown_resource", 404, -32602, 5
+    facts = ("uri",)
 
     def __init__(self, message: str, uri: str, *, server: str | None = None) -> None:
         super().__init__(message, server=server)
         self.uri = uri
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "uri": self.uri}
 
 
 class InvalidArguments(McpdError):
@@ -162,14 +163,12 @@ class CannotWrite(McpdError):
     unchanged. `reason` says what failed, `fix` what to do, and the message contains both."""
 
     code, exit = "cannot_write", 1
+    facts = ("fix",)
 
     def __init__(self, reason: str, fix: str) -> None:
         super().__init__(f"{reason} ({fix})")
         self.reason = reason
         self.fix = fix
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "fix": self.fix}
 
 
 @final
@@ -177,16 +176,14 @@ class Conflict(McpdError):
     """`if_generation` did not match: another client has changed the set of servers."""
 
     code, http, rpc, exit = "conflict", 412, -32000, 9
+    facts = ("generation",)
 
     def __init__(self, expected: int, actual: int) -> None:
         super().__init__(
             f"the set of servers has changed: it is at generation {actual}, not {expected}; "
             "read it again and repeat the change"
         )
-        self.actual = actual
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "generation": self.actual}
+        self.generation = actual
 
 
 @final
@@ -194,6 +191,7 @@ class NotReady(McpdError):
     """The server is not connected, so nothing was sent. `data.exit` is 4 if the user must log in."""
 
     code, http, rpc, exit = "not_ready", 503, -32000, 6
+    facts = ("state", "retry_at")
     may_have_run = False
 
     def __init__(self, message: str, *, server: str, state: str, retry_at: str | None = None) -> None:
@@ -202,7 +200,7 @@ class NotReady(McpdError):
         self.retry_at = retry_at
 
     def data(self) -> dict[str, object]:
-        facts = {**super().data(), "state": self.state, "retry_at": self.retry_at}
+        facts = super().data()
         return {**facts, "exit": NeedsAuth.exit} if self.state == "needs-auth" else facts
 
 
@@ -218,16 +216,13 @@ class LimitReached(McpdError):
     `retry_after` the seconds until it may, if that is known."""
 
     code, http, rpc, exit = "limit_reached", 429, -32000, 6
+    facts = ("rule", "retry_after")
     may_have_run = False
 
     def __init__(self, message: str, *, server: str, rule: str, retry_after: int | None = None) -> None:
         super().__init__(message, server=server)
         self.rule = rule
         self.retry_after = retry_after
-
-    def data(self) -> dict[str, object]:
-        facts = {**super().data(), "rule": self.rule}
-        return facts if self.retry_after is None else {**facts, "retry_after": self.retry_after}
 
 
 @final
@@ -248,6 +243,7 @@ class NeedsAuth(McpdError):
     """The server refused access (HTTP 401 or 403). Retrying does not help, but logging in may."""
 
     code, http, rpc, exit = "auth_required", 401, -32000, 4
+    facts = ("status",)
     may_have_run = False
 
     def __init__(self, message: str, *, server: str, status: int, challenge: tuple[str, ...] = ()) -> None:
@@ -255,9 +251,6 @@ class NeedsAuth(McpdError):
         self.status = status
         self.challenge = challenge
         """The fields `WWW-Authenticate` of the response; untrusted."""
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "status": self.status}
 
 
 @final
@@ -268,14 +261,12 @@ class LoginLinkOpen(McpdError):
     """
 
     code, http, rpc, exit = "login_link_open", 401, -32042, 4
+    facts = ("elicitations",)
     may_have_run = False
 
     def __init__(self, message: str, *, server: str, elicitation: dict[str, object]) -> None:
         super().__init__(message, server=server)
-        self.elicitation = elicitation
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "elicitations": [self.elicitation]}
+        self.elicitations = [elicitation]
 
 
 @final
@@ -283,13 +274,11 @@ class LoginFailed(McpdError):
     """A login did not succeed. `step` is the step that failed."""
 
     code, http, rpc, exit = "login_failed", 502, -32000, 4
+    facts = ("step",)
 
     def __init__(self, message: str, *, server: str | None, step: str) -> None:
         super().__init__(message, server=server)
         self.step = step
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "step": self.step}
 
 
 @final
@@ -297,16 +286,13 @@ class HttpRefused(McpdError):
     """The server returned an HTTP status without an MCP response. `retry_after`: its header, in seconds."""
 
     code, http, rpc, exit = "http_status", 502, -32000, 6
+    facts = ("status", "retry_after")
 
     def __init__(self, message: str, *, server: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message, server=server)
         self.status = status
         self.retry_after = retry_after
         self.may_have_run = status >= 500
-
-    def data(self) -> dict[str, object]:
-        facts = {**super().data(), "status": self.status}
-        return facts if self.retry_after is None else {**facts, "retry_after": self.retry_after}
 
 
 @final
@@ -315,6 +301,7 @@ class CallTimeout(McpdError):
     server."""
 
     code, http, rpc, exit = "timeout", 504, -32000, 7
+    facts = ("after",)
 
     def __init__(self, message: str, *, server: str, after: float, may_have_run: bool = True) -> None:
         super().__init__(message, server=server)
@@ -326,23 +313,18 @@ class CallTimeout(McpdError):
         message = f"{self.message}: {cause}"
         return CallTimeout(message, server=str(self.server), after=self.after, may_have_run=self.may_have_run)
 
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "after": self.after}
-
 
 @final
 class Denied(McpdError):
     """A rule of `settings.policies`, or `readOnly`, forbids the call to this client. `rule` is its place."""
 
     code, http, rpc, exit = "denied", 403, -32000, 1
+    facts = ("rule",)
     may_have_run = False
 
     def __init__(self, message: str, *, server: str, rule: str) -> None:
         super().__init__(message, server=server)
         self.rule = rule
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "rule": self.rule}
 
 
 @final
@@ -358,14 +340,12 @@ class InputNeeded(McpdError):
     """
 
     code, http, rpc, exit = "input_required", 502, -32000, 1
+    facts = ("asked",)
     may_have_run = True
 
     def __init__(self, message: str, *, server: str, asked: str) -> None:
         super().__init__(message, server=server)
         self.asked = asked
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "asked": self.asked}
 
 
 @final
@@ -373,6 +353,7 @@ class UpstreamRefused(McpdError):
     """The server returned a JSON-RPC error to a request of mcpd. Its code and message are kept."""
 
     code, http, exit = "upstream_error", 502, 1
+    facts = ("upstream_code", "upstream_data")
 
     def __init__(
         self, message: str, *, server: str, upstream_code: int, upstream_data: object = None
@@ -380,9 +361,6 @@ class UpstreamRefused(McpdError):
         super().__init__(message, server=server)
         self.upstream_code = upstream_code
         self.upstream_data = upstream_data
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "upstream_code": self.upstream_code, "upstream_data": self.upstream_data}
 
 
 @final
@@ -411,6 +389,7 @@ class UnsupportedRevision(McpdError):
     """A client requested an unsupported protocol revision (MCP 2026-07-28, basic/versioning)."""
 
     code, http, rpc, exit = "revision", 400, -32022, 1
+    facts = ("requested", "supported")
 
     def __init__(self, requested: str, supported: tuple[str, ...]) -> None:
         super().__init__(
@@ -419,9 +398,6 @@ class UnsupportedRevision(McpdError):
         )
         self.requested = requested
         self.supported = supported
-
-    def data(self) -> dict[str, object]:
-        return {**super().data(), "requested": self.requested, "supported": list(self.supported)}
 
 
 _BEFORE_SENDING = (

@@ -20,12 +20,6 @@ class StatsParams(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class CacheClearParams(Record):
-    server: str | None = None
-    """If this is null, the request applies to all servers."""
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
 class CacheCleared(Record):
     """The result of `mcpd/cache/clear`."""
 

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from mcpd.api.control import requests as control_requests
-from mcpd.api.control.methods import METHODS, Method
+from mcpd.api.control.methods import METHODS, Method, decode_params
 from mcpd.api.control.requests import MAX_RUNNING
 from mcpd.model import api
+from mcpd.model.errors import InvalidArguments
 from mcpd.wire import message as wire
 
 CORE = SimpleNamespace(is_stopping=False)
@@ -133,3 +134,11 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
 def test_directory_of_a_client_is_used_only_if_it_can_exist(text: str, usable: bool) -> None:
     """A relative one made every `roots/list` of a shared server fail."""
     assert control_requests._usable_directory(text) == (text if usable else "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_unknown_parameters_are_rejected_with_their_path(method: str) -> None:
+    """Ignoring a misspelt option would silently use its default."""
+    with pytest.raises(InvalidArguments) as refused:
+        decode_params(method, {"no_such_thing": 1}, METHODS[method].params)
+    assert any("no_such_thing" in problem.message for problem in refused.value.problems)

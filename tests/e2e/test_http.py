@@ -41,7 +41,7 @@ def test_unix_socket_serves_http_without_a_port(start: Start) -> None:
         assert lines.request("mcpd/status")["daemon"]["http"] is None
         assert http.get("/health").json() == {"status": "ok"}
         assert http.get("/nowhere").status_code == 404
-        assert http.get("/health", headers={"Host": "evil.example"}).status_code == 403
+        assert http.get("/health", headers={"Origin": "http://evil.example"}).status_code == 403
         assert lines.request("mcpd/version")["pid"] == daemon.pid
     with daemon.client() as client:
         client.send_raw(b"hello")

@@ -67,7 +67,6 @@ class Tour:
             client.request("mcpd/stats", processes=True)
             client.request("mcpd/server", server="old")
             client.request("mcpd/ping", server="old")
-            client.request("rpc.discover")
 
     def calls(self) -> None:
         """Calls with schema validation, with tasks, and one that kills the server."""

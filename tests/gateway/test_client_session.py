@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from mcpd.api.mcp.frames import BatchReply
 from mcpd.calls.call import CallState
-from mcpd.calls.client_context import ClientIdentity, ClientRequest
+from mcpd.calls.client_context import ClientIdentity, ClientRequest, Responder
 from mcpd.calls.questions.router import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
 from mcpd.gateway.gateway import METHODS
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS
@@ -52,7 +52,8 @@ async def test_cancelled_request_in_a_batch_does_not_delay_the_others(w: World) 
     """2025-03-26: the responses leave as one batch once all others are done."""
     user = w.user("legacy", {})
     sent: list[list[Json]] = []
-    reply = BatchReply(3, lambda frame: sent.append(json.loads(frame)))
+    stream = SimpleNamespace(finish=lambda frame: sent.append(json.loads(frame)))
+    reply = BatchReply(3, cast("Responder", stream))
     for key in (90, 91, 92):
         user.session.receive(wire.parse(json.dumps({"jsonrpc": "2.0", **call(key)}).encode()), reply)
     w.hear()

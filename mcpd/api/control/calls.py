@@ -39,6 +39,7 @@ from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.state.clients import ClientConnection
 from mcpd.supervision.catalog import MAX_NAME, did_you_mean
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.supervisor import Supervisor
 from mcpd.wire import message as wire
 from mcpd.wire.message import RESERVED_PREFIX, BadFrame, Message
 
@@ -153,6 +154,15 @@ class ControlClient:
         self.selection = selection
         self._facts = None
 
+    def require(self, supervisor: Supervisor, name: str, tool: str = "") -> ManagedServer:
+        """Return a server. Raises UnknownServer if there is none or the profile excludes it, and UnknownTool
+        if it excludes the tool.
+        """
+        server = supervisor.get(name)
+        if self.selection is not None:
+            self.selection.require(server, tool)
+        return server
+
     @property
     def profile_label(self) -> str:
         """See `ControlActivity`."""
@@ -192,15 +202,6 @@ class ControlCaller:
         self.client.select(selection)
         self.scope = CONTROL if selection is None else selection.control_scope
 
-    def require_selected(self, name: str, tool: str = "") -> ManagedServer:
-        """Return a server. Raises UnknownServer if there is none or the profile excludes it, and UnknownTool
-        if it excludes the tool.
-        """
-        server = self._operations.supervisor.get(name)
-        if self.client.selection is not None:
-            self.client.selection.require(server, tool)
-        return server
-
     # ── the methods ─────────────────────────────────────────────────────────────────────────────
 
     def call(self, key: bytes, call: CallRequest) -> None:
@@ -217,12 +218,13 @@ class ControlCaller:
             has_no_meta=has_no_meta,
             raw=call.raw,
         )
-        server = self.require_selected(call.server, call.tool)
+        server = self.client.require(self._operations.supervisor, call.server, call.tool)
         self._begin(request, Target(server, params, call.tool))
 
     def start(self, key: bytes, name: str, method: str, body: Mapping[str, object]) -> None:
         """Send a request that is not a call of a tool. Raises McpdError; nothing was sent then."""
-        server, params = self.require_selected(name), msgspec.json.encode(body)
+        server = self.client.require(self._operations.supervisor, name)
+        params = msgspec.json.encode(body)
         request = ControlCallRequest(key, method, params, self._responder, NO_CONTEXT)
         self._begin(request, Target(server, params))
 

@@ -1,16 +1,14 @@
-"""The table of `mcpd/…` methods (parameters, result type and operation), and its OpenRPC document."""
+"""The table of `mcpd/…` methods (parameters, result type and operation)."""
 
 from __future__ import annotations
 
-import enum
-import functools
+import inspect
 import platform
 import time
-import types
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -44,10 +42,13 @@ from mcpd.model.events import Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import ToolResult
-from mcpd.model.usage_stats import CacheCleared, CacheClearParams, ClientsResult, Stats, StatsParams
+from mcpd.model.usage_stats import CacheCleared, ClientsResult, Stats, StatsParams
 from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer
+
+if TYPE_CHECKING:
+    from mcpd.auth.service import LoginService
 
 P = TypeVar("P")
 
@@ -170,38 +171,16 @@ def _shutdown(gateway: Gateway, _: api.NoParams) -> api.EmptyResult:
     return api.EmptyResult()
 
 
-async def _begin_login(gateway: Gateway, params: login.LoginParams) -> login.LoginOffer:
-    return await (await gateway.core.logins.service()).begin(params)
+def _login_method(
+    summary: str, params: type[P], result: type, handle: Callable[[LoginService, P], object]
+) -> Method[P]:
+    async def handler(gateway: Gateway, given: P) -> object:
+        done = handle(await gateway.core.logins.service(), given)
+        if inspect.isawaitable(done):
+            return await done
+        return api.EmptyResult()
 
-
-async def _answer_login(gateway: Gateway, params: login.LoginAnswerParams) -> api.EmptyResult:
-    (await gateway.core.logins.service()).answer(params)
-    return api.EmptyResult()
-
-
-async def _wait_login(gateway: Gateway, params: login.LoginAttemptParam) -> login.LoginStatus:
-    return await (await gateway.core.logins.service()).wait(params.attempt)
-
-
-async def _cancel_login(gateway: Gateway, params: login.LoginAttemptParam) -> api.EmptyResult:
-    (await gateway.core.logins.service()).cancel(params.attempt)
-    return api.EmptyResult()
-
-
-async def _log_out(gateway: Gateway, params: login.LogoutParams) -> login.LogoutResult:
-    return await (await gateway.core.logins.service()).logout(params)
-
-
-async def _auth_status(gateway: Gateway, params: login.AuthStatusParams) -> login.AuthStatus:
-    return await (await gateway.core.logins.service()).status(params.server, check=params.check)
-
-
-async def _refresh_login(gateway: Gateway, params: api.ServerParam) -> login.LoginStatus:
-    return await (await gateway.core.logins.service()).refresh(params.server)
-
-
-async def _explain_login(gateway: Gateway, params: api.ServerParam) -> login.AuthExplanation:
-    return await (await gateway.core.logins.service()).explain(params.server)
+    return Method(summary, params, result, handler)
 
 
 MCP_RESULT = "the unchanged result object from the MCP server"
@@ -323,7 +302,7 @@ METHODS: Mapping[str, Method[Any]] = {
     ),
     "mcpd/cache/clear": Method(
         "Drop the cached results of one server or all servers.",
-        CacheClearParams,
+        api.OptionalServerParam,
         CacheCleared,
         lambda gateway, params: CacheCleared(results=gateway.core.clear_cache(params.server)),
     ),
@@ -345,45 +324,53 @@ METHODS: Mapping[str, Method[Any]] = {
         api.PingResult,
         lambda gateway, params: gateway.core.ping(params.server, min(params.timeout, MAX_WAIT)),
     ),
-    "mcpd/login/begin": Method(
+    "mcpd/login/begin": _login_method(
         "Begin to log in to a remote server, and return what a person needs. mcpd opens no browser.",
         login.LoginParams,
         login.LoginOffer,
-        _begin_login,
+        lambda service, params: service.begin(params),
     ),
-    "mcpd/login/answer": Method(
+    "mcpd/login/answer": _login_method(
         "Pass on the URL at which the browser ended, if it cannot reach mcpd.",
         login.LoginAnswerParams,
         api.EmptyResult,
-        _answer_login,
+        lambda service, params: service.answer(params),
     ),
-    "mcpd/login/wait": Method(
+    "mcpd/login/wait": _login_method(
         "Return the login when the person has finished.",
         login.LoginAttemptParam,
         login.LoginStatus,
-        _wait_login,
+        lambda service, params: service.wait(params.attempt),
     ),
-    "mcpd/login/cancel": Method(
-        "Cancel an attempt to log in.", login.LoginAttemptParam, api.EmptyResult, _cancel_login
+    "mcpd/login/cancel": _login_method(
+        "Cancel an attempt to log in.",
+        login.LoginAttemptParam,
+        api.EmptyResult,
+        lambda service, params: service.cancel(params.attempt),
     ),
-    "mcpd/logout": Method(
+    "mcpd/logout": _login_method(
         "Forget a login, or all logins, and revoke the tokens if the authorization server offers that.",
         login.LogoutParams,
         login.LogoutResult,
-        _log_out,
+        lambda service, params: service.logout(params),
     ),
-    "mcpd/auth/status": Method(
+    "mcpd/auth/status": _login_method(
         "Return the logins of one server or all servers. Tokens are never returned.",
         login.AuthStatusParams,
         login.AuthStatus,
-        _auth_status,
+        lambda service, params: service.status(params.server, check=params.check),
     ),
-    "mcpd/auth/refresh": Method("Renew a login now.", api.ServerParam, login.LoginStatus, _refresh_login),
-    "mcpd/auth/explain": Method(
+    "mcpd/auth/refresh": _login_method(
+        "Renew a login now.",
+        api.ServerParam,
+        login.LoginStatus,
+        lambda service, params: service.refresh(params.server),
+    ),
+    "mcpd/auth/explain": _login_method(
         "Return every step of a login up to the choice of the client, without logging in.",
         api.ServerParam,
         login.AuthExplanation,
-        _explain_login,
+        lambda service, params: service.explain(params.server),
     ),
     "mcpd/version": Method(
         "Return the version of mcpd, the version of its API, and the supported protocol revisions.",
@@ -448,79 +435,3 @@ def decode_params(method: str, params: object, into: type[P]) -> P:
         return codec.structure({} if params is None else params, into)
     except codec.ShapeError as error:
         raise InvalidArguments(f"{method}: {error}", error.problems) from None
-
-
-@functools.cache
-def openrpc_document() -> bytes:
-    """Return the document as JSON. It is made at the first request, and then kept."""
-    schemas: dict[str, object] = {}
-    methods = [
-        {
-            "name": name,
-            "summary": method.summary,
-            "paramStructure": "by-name",
-            "params": [
-                {"name": member, "required": required, "schema": schema}
-                for member, required, schema in _members(method.params, schemas)
-            ],
-            "result": {
-                "name": "result",
-                "schema": {"description": MCP_RESULT, "type": "object"}
-                if method.result == MCP_RESULT
-                else _json_schema(method.result, schemas),
-            },
-        }
-        for name, method in sorted(METHODS.items())
-    ]
-    return msgspec.json.encode(
-        {
-            "openrpc": "1.3.2",
-            "info": {"title": "mcpd control API", "version": __version__},
-            "methods": methods,
-            "components": {"schemas": dict(sorted(schemas.items()))},
-        }
-    )
-
-
-def _json_schema(kind: object, schemas: dict[str, object]) -> dict[str, object]:
-    """Return the JSON Schema of a type. Classes are added to `schemas` and referenced."""
-    if isinstance(kind, type):
-        if attrs.has(kind):
-            return _class_schema(kind, schemas)
-        if issubclass(kind, enum.Enum):
-            return {"enum": [member.value for member in kind]}
-        if kind is msgspec.Raw:
-            return {"type": "object"}
-        named = {str: "string", bool: "boolean", int: "integer", float: "number"}.get(kind)
-        return {"type": named} if named else {}
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is tuple:
-        return {"type": "array", "items": _json_schema(args[0], schemas)}
-    if origin is Mapping:
-        return {"type": "object", "additionalProperties": _json_schema(args[1], schemas)}
-    if origin in (Union, types.UnionType):
-        return {
-            "anyOf": [{"type": "null"} if arg is type(None) else _json_schema(arg, schemas) for arg in args]
-        }
-    return {}
-
-
-def _class_schema(kind: type, schemas: dict[str, object]) -> dict[str, object]:
-    if kind.__name__ not in schemas:
-        schemas[kind.__name__] = {}  # a placeholder, in case the class refers to itself
-        members = _members(kind, schemas)
-        schemas[kind.__name__] = {
-            "type": "object",
-            "description": (kind.__doc__ or "").split("\n\n")[0],
-            "properties": {name: schema for name, _, schema in members},
-            "required": [name for name, required, _ in members if required],
-        }
-    return {"$ref": f"#/components/schemas/{kind.__name__}"}
-
-
-def _members(kind: type, schemas: dict[str, object]) -> list[tuple[str, bool, dict[str, object]]]:
-    hints = get_type_hints(kind)
-    return [
-        (field.name, field.default is attrs.NOTHING, _json_schema(hints[field.name], schemas))
-        for field in attrs.fields(kind)
-    ]

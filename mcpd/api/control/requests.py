@@ -14,7 +14,7 @@ import trio
 
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call, read_call_in_steps
 from mcpd.api.control.lists import LISTS, visible_part
-from mcpd.api.control.methods import METHODS, decode_params, openrpc_document
+from mcpd.api.control.methods import METHODS, decode_params
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.limits import LARGE
@@ -125,19 +125,14 @@ class ControlRequests:
                 _OF_CONNECTION[name](self, message, params)
                 return
             if isinstance(params, api.OptionalServerParam) and params.server is not None:
-                self.calls.require_selected(params.server)
+                self.calls.client.require(self._operations.supervisor, params.server)
             result = method.handler(self._gateway, params)
             if inspect.isawaitable(result):
                 self._start(message, result, self._finish_later)
             else:
                 self._finish(message, self._encode(result))
-        elif name == "rpc.discover":
-            self._finish(message, openrpc_document())
         else:
-            text = (
-                f"no method {name[:100]!r}; `rpc.discover` describes all methods, and "
-                "`mcpd/attach` switches this connection to MCP"
-            )
+            text = f"no method {name[:100]!r}; `mcpd/attach` switches this connection to MCP"
             self._responder.finish(wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text)))
 
     def _finish(self, message: Message, result: bytes) -> None:

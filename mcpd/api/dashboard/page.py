@@ -166,13 +166,6 @@ _MAX_SOCKETS = 16
 _MAX_CODE_LENGTH = 512
 
 
-@attrs.frozen
-class _StaticFile:
-    content_type: bytes
-    body: bytes
-    etag: bytes
-
-
 class Dashboard:
     """The dashboard of one port."""
 
@@ -201,7 +194,7 @@ class Dashboard:
         elif head.path == SESSION:
             self._handle_session(head, body, exchange)
         elif head.method in ("GET", "HEAD"):
-            _send_file(head, exchange)
+            exchange.respond(200, _file(head.path), _FILES[head.path][1], _security_headers(head))
         else:
             exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
 
@@ -298,20 +291,9 @@ def _offers_websocket(head: Head) -> bool:
 
 
 @functools.cache
-def _file(path: str) -> _StaticFile:
+def _file(path: str) -> bytes:
     """Return a static file, which is read once."""
-    name, kind = _FILES[path]
-    body = (Path(__file__).parent / name).read_bytes()
-    return _StaticFile(kind, body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode())
-
-
-def _send_file(head: Head, exchange: HttpExchange) -> None:
-    file = _file(head.path)
-    headers = b"ETag: %b\r\nCache-Control: no-cache\r\n%b" % (file.etag, _security_headers(head))
-    if file.etag in [each.strip() for each in head.headers.get(b"if-none-match", b"").split(b",")]:
-        exchange.respond(304, headers=headers)
-    else:
-        exchange.respond(200, file.body, file.content_type, headers)
+    return (Path(__file__).parent / _FILES[path][0]).read_bytes()
 
 
 def _security_headers(head: Head) -> bytes:

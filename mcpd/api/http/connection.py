@@ -103,7 +103,7 @@ class HttpServerConnection:
         self._buffered = 0
         """Bytes that are counted in the budget."""
         self._max_body = max_body
-        self._outbox = Outbox(self._fd, MAX_BACKLOG)
+        self._outbox = Outbox(self._fd, MAX_BACKLOG, STALL_TIMEOUT)
         self._parser = RequestParser(self, max_body)
         self._handler = handler(self._spawn)
         self._routed: Head | None = None
@@ -130,6 +130,7 @@ class HttpServerConnection:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_deadlines)
+                self._nursery.start_soon(self._watch_backlog)
                 try:
                     with self._slot.held_by(self):
                         await self._read()
@@ -258,9 +259,12 @@ class HttpServerConnection:
 
     def put(self, data: bytes) -> None:
         self._outbox.put(data)
-        if self._outbox.overflowed.is_set() and not self._closed:
-            log.warning(_NOT_READING, self._name, extra=FROM_OUTSIDE)
-            self.evict("the client does not read")
+
+    async def _watch_backlog(self) -> None:
+        """Close the connection if the client does not read."""
+        await self._outbox.overflowed.wait()
+        log.warning(_NOT_READING, self._name, extra=FROM_OUTSIDE)
+        self.evict("the client does not read")
 
     def upgrade(self, serve: ServeUpgraded) -> None:
         if not self._slot.authenticate():  # the handler has authenticated the client
@@ -310,15 +314,7 @@ class HttpServerConnection:
 
     def _check_deadlines(self, now: float) -> float:
         """Act on expired deadlines; return when to check again."""
-        outbox = self._outbox
-        if outbox.backlog and not self._closed:
-            stalled_at = outbox.last_progress_at + STALL_TIMEOUT
-            if stalled_at <= now:
-                log.warning(_NOT_READING, self._name, extra=FROM_OUTSIDE)
-                self.evict("the client does not read")
-        else:
-            stalled_at = now + QUIET_INTERVAL
-        deadlines = [now + QUIET_INTERVAL, stalled_at]
+        deadlines = [now + QUIET_INTERVAL]
         exchange = self._exchange
         if exchange is not None:
             quiet_at = self._sent_at + QUIET_INTERVAL

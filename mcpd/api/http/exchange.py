@@ -73,12 +73,10 @@ class HttpExchange(msgspec.Struct, eq=False):
 
     def _head_of(self, status: int, body: bytes, content_type: bytes, headers: bytes) -> bytes:
         """Return the head of a response with this body, with the empty line at its end."""
-        length = b"" if status in (204, 304) else b"Content-Length: %d\r\n" % len(body)
+        length = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
         typed = b"Content-Type: %b\r\n" % content_type if body else b""
-        common = _common_headers()
-        if b"Cache-Control:" in headers:
-            common = common.replace(_NO_STORE, b"")
-        return _status_line(status) + common + typed + length + headers + self._connection_header() + b"\r\n"
+        start = _status_line(status) + _common_headers()
+        return start + typed + length + headers + self._connection_header() + b"\r\n"
 
     def stream(self, content_type: bytes, headers: bytes = b"") -> None:
         """Start a response of unknown length, with status 200. No-op if it was started already."""
@@ -143,7 +141,6 @@ def continue_line() -> bytes:
     return _status_line(100) + b"\r\n"
 
 
-_NO_STORE = b"Cache-Control: no-store\r\n"
 _second = 0
 _headers = b""
 
@@ -154,8 +151,7 @@ def _common_headers() -> bytes:
     now = int(time.time())
     if now != _second:
         _second = now
-        _headers = b"Date: %b\r\n%bX-Content-Type-Options: nosniff\r\n" % (
-            formatdate(now, usegmt=True).encode(),
-            _NO_STORE,
+        _headers = b"Date: %b\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n" % (
+            formatdate(now, usegmt=True).encode()
         )
     return _headers

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mcpd.api.http.exchange import HttpExchange
 from mcpd.api.http.parser import Head
+from mcpd.calls.client_context import Responder
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 from mcpd.wire.message import (
@@ -80,15 +81,15 @@ MAX_MESSAGES = 100
 
 
 class BatchReply:
-    """The `Responder` of all requests of one batch."""
+    """The `Responder` of all requests of one batch, whose responses leave together by `reply`."""
 
-    def __init__(self, requests: int, send: Callable[[bytes], None]) -> None:
+    def __init__(self, requests: int, reply: Responder) -> None:
         self._remaining = requests
-        self._send = send
+        self._reply = reply
         self._responses: list[bytes] = []
 
     def send(self, frame: bytes) -> None:
-        self._send(frame)
+        self._reply.send(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         self._responses.append(frame.rstrip(b"\n"))
@@ -96,8 +97,12 @@ class BatchReply:
 
     def drop(self) -> None:
         self._remaining -= 1
-        if not self._remaining and self._responses:
-            self._send(b"[%b]\n" % b",".join(self._responses))
+        if self._remaining:
+            return
+        if self._responses:
+            self._reply.finish(b"[%b]\n" % b",".join(self._responses))
+        else:
+            self._reply.drop()
 
 
 def parse_batch(line: bytes) -> Sequence[Message]:

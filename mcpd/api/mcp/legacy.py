@@ -11,7 +11,14 @@ import trio
 
 from mcpd.api.http.exchange import HttpExchange
 from mcpd.api.http.parser import Head
-from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, count_requests, is_request, respond_error
+from mcpd.api.mcp.frames import (
+    EVENT_HEADERS,
+    EVENT_STREAM,
+    BatchReply,
+    count_requests,
+    is_request,
+    respond_error,
+)
 from mcpd.api.mcp.streams import ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.gateway import Gateway
@@ -168,36 +175,6 @@ class _InitializeReply(LegacyReply):
         self._exchange.respond(200, frame, headers=b"%b: %b\r\n" % (_SESSION_HEADER_SENT, http.key.encode()))
 
 
-class _HttpBatchReply(LegacyReply):
-    """The reply to a batch: an array, or an event stream if there are earlier messages."""
-
-    def __init__(self, exchange: HttpExchange, http: LegacyHttpSession, requests: int) -> None:
-        super().__init__(exchange, http)
-        self._remaining = requests
-        self._responses: list[bytes] = []
-
-    def finish(self, frame: bytes, code: int = 0) -> None:
-        self._responses.append(frame.rstrip(b"\n"))
-        self._request_finished()
-
-    def drop(self) -> None:
-        self._request_finished()
-
-    def _request_finished(self) -> None:
-        """Send the responses once the last request of the batch has finished."""
-        self._remaining -= 1
-        if self._stream is not None:
-            for answer in self._responses:
-                self._stream.send(answer)
-            self._responses.clear()
-            if not self._remaining:
-                self._stream.end()
-        elif not self._remaining and self._responses:
-            super().finish(b"[" + b",".join(self._responses) + b"]")
-        elif not self._remaining:
-            super().drop()
-
-
 class LegacyHttpSessions:
     """All legacy sessions, by session id."""
 
@@ -316,7 +293,7 @@ def receive_batch(http: LegacyHttpSession, messages: Sequence[Message], exchange
     requests = count_requests(messages)
     if not requests:
         exchange.respond(202)
-    reply = _HttpBatchReply(exchange, http, requests) if requests else _NULL_REPLY
+    reply = BatchReply(requests, LegacyReply(exchange, http)) if requests else _NULL_REPLY
     for message in messages:
         session.receive(message, reply)
 

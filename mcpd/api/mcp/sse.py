@@ -128,7 +128,7 @@ class SseSessions:
             respond_error(exchange, 400, "not a request, notification or response")
             return
         exchange.respond(202)
-        reply = BatchReply(count_requests(messages), found.send) if is_batch else found
+        reply = BatchReply(count_requests(messages), found) if is_batch else found
         for each in messages:
             session.receive(each, reply)
 

@@ -214,7 +214,7 @@ async def test_number_of_streams_per_session_is_limited() -> None:
 
 
 async def test_batch_is_answered_when_all_its_requests_are() -> None:
-    """As an array; as events, if something had to be said before."""
+    """As an array; as an event with it, if something had to be said before."""
     other = Message(id=Raw(b'"b"'), method="ping")
     async with world() as here:
         http, conversation = here.begin("2025-03-26")
@@ -223,14 +223,14 @@ async def test_batch_is_answered_when_all_its_requests_are() -> None:
         reply.finish(b'{"id":1}\n')
         assert line.got == b""
         same.finish(b'{"id":"b"}\n')
-        assert line.got.endswith(b'\r\n\r\n[{"id":1},{"id":"b"}]')
+        assert line.got.endswith(b'\r\n\r\n[{"id":1},{"id":"b"}]\n')
         line = post(http, PING, other, batch=True)
         _, reply = conversation.received[-1]
         reply.finish(b'{"id":1}\n')
         reply.send(b'{"method":"x"}')
         reply.finish(b'{"id":"b"}')
         received = [each[6:] for each in line.got.split(b"\n") if each.startswith(b"data: ")]
-        assert received == [b'{"method":"x"}', b'{"id":1}', b'{"id":"b"}']
+        assert received == [b'{"method":"x"}', b'[{"id":1},{"id":"b"}]']
         assert line.over
 
 
