@@ -59,7 +59,7 @@ LINES = {
     "mcpd/files": 600,
     "mcpd/gateway": 3_200,
     "mcpd/io": 770,
-    "mcpd/model": 3_975,
+    "mcpd/model": 3_995,
     "mcpd/privacy": 500,
     "mcpd/process": 1_180,
     "mcpd/protocol": 2_260,
