@@ -11,9 +11,9 @@ from typing import Any
 import trio
 
 from benchmarks.figures import Row, micro, pair
+from mcpd.auth.discovery import FetchedAnswer, FetchError
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
-from mcpd.auth.renewal import RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.privacy.redact import Redactor
@@ -39,7 +39,7 @@ async def _measure(rounds: int) -> tuple[list[float], list[float]]:
     signed: list[float] = []
     async with AsyncExitStack() as held:
         home = held.enter_context(tempfile.TemporaryDirectory())
-        manager = TokenManager(TokenStore(Path(home), "this machine"), _no_renewal, Redactor())
+        manager = TokenManager(TokenStore(Path(home)), _no_renewal, Redactor())
         await held.enter_async_context(manager.running())
         credentials = await manager.credentials_for("stub", URL)
         tokens = TokenSet("x" * TOKEN_SIZE, "refresh", "Bearer", time.time(), time.time() + 3600)
@@ -69,5 +69,5 @@ async def _cost(credentials: Credentials | None) -> float:
         return (time.perf_counter() - began) / CALLS
 
 
-async def _no_renewal(login: StoredLogin, request: TokenRequest) -> TokenAnswer:
-    raise RequestFailed("nothing is renewed here", may_have_arrived=False)
+async def _no_renewal(login: StoredLogin, request: TokenRequest) -> FetchedAnswer:
+    raise FetchError("nothing is renewed here", may_have_arrived=False)

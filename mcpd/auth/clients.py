@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
 import attrs
@@ -21,7 +21,6 @@ from mcpd.auth.oauth.registration import (
     RegistrationRefused,
     from_metadata_document,
     is_metadata_document_url,
-    member_to_omit,
     parse_registration_answer,
     pre_registered,
     registration_body,
@@ -39,23 +38,19 @@ async def choose_client(
     found: Discovery,
     settings: OAuthSettings,
     *,
-    redirect_uris: Collection[str],
+    redirect_uri: str,
     scopes: Collection[str] | None,
-    stored: ClientRegistration | None,
-    bound_issuer: str | None,
-    now: float,
+    known: Iterable[StoredLogin],
 ) -> ClientRegistration:
     """Return the client, in the order of MCP 2025-11-25: pre-registered, by metadata document, dynamic.
 
-    `stored` is an earlier dynamic registration at this issuer for the same redirect URIs. `bound_issuer` is
-    the issuer at which the client of the definition was used before: it is never offered to another one.
+    The client of the definition is never offered to another issuer than the one at which it was used for a
+    login in `known`. Each login registers anew, because servers forget the clients that nobody uses.
     Raises LoginError.
     """
     server = found.server
     if settings.client_id is not None:
-        return _of_definition(found, settings, settings.client_id, bound_issuer)
-    if stored is not None and stored.issuer == server.issuer and not stored.is_expired(now):
-        return stored
+        return _of_definition(found, settings, settings.client_id, known)
     url = settings.client_metadata_url
     if url is not None and server.accepts_client_metadata and is_metadata_document_url(url):
         return from_metadata_document(server.issuer, url)
@@ -65,7 +60,7 @@ async def choose_client(
             "`--client-id` to `mcpctl login`"
         )
         raise LoginError(STEP, f"{server.issuer} does not register clients by itself: {advice}")
-    return await _register(fetch, found, settings, redirect_uris, scopes, server.registration_endpoint, now)
+    return await _register(fetch, found, redirect_uri, scopes, server.registration_endpoint)
 
 
 def describe_client(found: Discovery, settings: OAuthSettings) -> str:
@@ -81,15 +76,20 @@ def describe_client(found: Discovery, settings: OAuthSettings) -> str:
 
 
 def _of_definition(
-    found: Discovery, settings: OAuthSettings, client_id: str, bound_issuer: str | None
+    found: Discovery, settings: OAuthSettings, client_id: str, known: Iterable[StoredLogin]
 ) -> ClientRegistration:
     server = found.server
     if is_metadata_document_url(client_id) and settings.client_secret is None and not settings.private_key:
         return from_metadata_document(server.issuer, client_id)
-    if bound_issuer is not None and bound_issuer != server.issuer:
+    bound = [
+        each.issuer
+        for each in known
+        if (each.client.client_id, each.client.origin) == (client_id, "pre-registered")
+    ]
+    if bound and server.issuer not in bound:
         raise LoginError(
             STEP,
-            f"`oauth.clientId` belongs to {bound_issuer}, and the server now names {server.issuer}. If that "
+            f"`oauth.clientId` belongs to {bound[0]}, and the server now names {server.issuer}. If that "
             "is right, run `mcpctl logout` for it first, and register a client there",
         )
     try:
@@ -109,39 +109,28 @@ def _of_definition(
 async def _register(
     fetch: GuardedFetch,
     found: Discovery,
-    settings: OAuthSettings,
-    redirect_uris: Collection[str],
+    redirect_uri: str,
     scopes: Collection[str] | None,
     endpoint: str,
-    now: float,
 ) -> ClientRegistration:
+    """Register a client; without the scopes if the server rejects them (RFC 7591, 3.2.2)."""
     server = found.server
-    omit: tuple[str, ...] = ()
-    while True:
-        body = registration_body(
-            redirect_uris,
-            scopes=scopes,
+    body = registration_body(redirect_uri, scopes=scopes, methods=server.auth_methods)
+    try:
+        answer = await fetch.post(TokenRequest(endpoint, {"Content-Type": "application/json"}, body))
+    except FetchError as error:
+        raise LoginError(STEP, error.message, try_later=not error.is_forbidden) from None
+    try:
+        return parse_registration_answer(
+            answer.status,
+            answer.body,
+            issuer=server.issuer,
             methods=server.auth_methods,
-            omit=omit,
         )
-        try:
-            answer = await fetch.post(TokenRequest(endpoint, {"Content-Type": "application/json"}, body))
-        except FetchError as error:
-            raise LoginError(STEP, error.message, try_later=not error.is_forbidden) from None
-        try:
-            return parse_registration_answer(
-                answer.status,
-                answer.body,
-                issuer=server.issuer,
-                redirect_uris=redirect_uris,
-                methods=server.auth_methods,
-                now=now,
-            )
-        except RegistrationRefused as refusal:
-            member = member_to_omit(refusal, with_scope=bool(scopes))
-            if member is None or member in omit:
-                raise _registration_error(found, refusal) from None
-            omit = (*omit, member)
+    except RegistrationRefused as refusal:
+        if scopes and refusal.status in (400, 422):
+            return await _register(fetch, found, redirect_uri, None, endpoint)
+        raise _registration_error(found, refusal) from None
 
 
 def _registration_error(found: Discovery, refusal: RegistrationRefused) -> LoginError:

@@ -90,9 +90,8 @@ class FetchedAnswer:
     """A whole response."""
 
     status: int
-    headers: httpx.Headers = attrs.field(repr=False)
     body: bytes = attrs.field(repr=False)
-    url: str
+    headers: httpx.Headers = attrs.field(factory=httpx.Headers, repr=False)
 
     @property
     def content_type(self) -> str:
@@ -134,10 +133,6 @@ class GuardedFetch:
                 raise FetchError(message, is_forbidden=True)
             url = target
         raise FetchError(f"more than {_MAX_REDIRECTS} redirects in a row", is_forbidden=True)
-
-    async def peek(self, url: str) -> FetchedAnswer:
-        """Return the answer to a GET without following a redirect. Raises FetchError."""
-        return await self._send("GET", url, {}, None, METADATA_TIMEOUT)
 
     async def post(self, request: TokenRequest) -> FetchedAnswer:
         """Return the answer to a request that issues something. Redirects are answers. Raises FetchError."""
@@ -184,7 +179,7 @@ class GuardedFetch:
                     sent = True
                     response = await client.send(method, url, {"Accept": "application/json"}, body)
                     content = await self._read(response)
-                    return FetchedAnswer(response.status_code, response.headers, content, url)
+                    return FetchedAnswer(response.status_code, content, response.headers)
         except trio.TooSlowError:
             raise FetchError(f"no answer within {limit:g} s", may_have_arrived=sent) from None
         except (httpx.TransportError, CannotStart) as error:
@@ -240,16 +235,22 @@ async def request_tokens(
     *,
     requested: Iterable[str] | None,
     key: DpopKey | None = None,
+    is_exchange: bool = False,
     now: Callable[[], float] = time.time,
 ) -> TokenSet:
     """Send a token request and return the tokens. Raises FetchError without an answer, and TokenError.
 
-    With `key`, the tokens are bound to it.
+    With `key`, the tokens are bound to it. `is_exchange`: see `parse_token_answer`.
     """
     sent_at = now()
     answer = await post_with_proof(fetch, request, key)
     return parse_token_answer(
-        answer.status, answer.body, sent_at=sent_at, content_type=answer.content_type, requested=requested
+        answer.status,
+        answer.body,
+        sent_at=sent_at,
+        content_type=answer.content_type,
+        requested=requested,
+        is_exchange=is_exchange,
     )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import attrs
@@ -49,42 +49,28 @@ from mcpd.auth.oauth.tokens import (
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
 from mcpd.auth.token_store import StoredLogin
 from mcpd.model.errors import LoginFailed
-from mcpd.model.login import AuthExplanation, AuthStep
+from mcpd.model.login import AuthExplanation, AuthStep, LoginOffer
 from mcpd.model.server_spec import DEFAULT_ACCOUNT, OAuthSettings, RemoteSpec
+from mcpd.model.status import rfc3339
 
-
-class KnownClients(Protocol):
-    """What earlier logins left."""
-
-    async def known_issuers(self) -> Collection[str]:
-        """Return the issuers for which there is a login or a registration."""
-
-    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
-        """Return the dynamic registration at an issuer, for the host of a demanded redirect URI."""
-
-    async def bound_issuer(self, client_id: str) -> str | None:
-        """Return the issuer at which a client of a definition was used before."""
-
-    async def forget_registration(self, client: ClientRegistration) -> None:
-        """Forget a dynamic registration that the issuer no longer knows."""
+StoredLoginsNow = Callable[[], Awaitable[Collection[StoredLogin]]]
+"""Returns what earlier logins left."""
 
 
 # ── pages ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def start_page(server: str, account: str, issuer: str, scopes: Collection[str], url: str) -> Page:
+def start_page(offer: LoginOffer, account: str) -> Page:
     """Return the page that names the server and the scopes, and links to the authorization server."""
     which = "" if account == DEFAULT_ACCOUNT else f" (account {account})"
-    requested = f" It requests the scopes {' '.join(scopes)}." if scopes else ""
+    requested = f" It requests the scopes {' '.join(offer.scopes)}." if offer.scopes else ""
     text = (
-        f"The MCP server {server}{which} requires a login at {issuer}. mcpd keeps the login, and all "
-        f"programs on this machine that use {server} through mcpd share it.{requested}"
+        f"The MCP server {offer.server}{which} requires a login at {offer.issuer}. mcpd keeps the login, and "
+        f"all programs on this machine that use {offer.server} through mcpd share it.{requested}"
     )
-    return Page(200, f"Log in to {server}", text, url, f"Continue to {urlsplit(url).netloc}")
-
-
-def done_page(server: str) -> Page:
-    return Page(200, "Logged in", f"mcpd is logged in to {server}. You can close this page.")
+    return Page(
+        200, f"Log in to {offer.server}", text, offer.url, f"Continue to {urlsplit(offer.url).netloc}"
+    )
 
 
 # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────
@@ -92,8 +78,6 @@ def done_page(server: str) -> Page:
 
 LIFETIME = 600.0
 """Seconds that a person has to finish."""
-_REGISTRATION_IS_FRESH = 86_400.0
-"""Seconds during which a dynamic registration is not checked: servers forget unused ones after days."""
 _PAGE_TIMEOUT = 10.0
 """Seconds that the browser has at most to fetch its last page."""
 
@@ -115,20 +99,6 @@ class LoginRequest:
     """Those requested and granted before, which a login for more scopes keeps."""
 
 
-@attrs.frozen(kw_only=True)
-class Offer:
-    """What a person needs to log in."""
-
-    url: str = attrs.field(repr=False)
-    """To open in a browser."""
-    redirect_uri: str
-    """Where the browser returns."""
-    issuer: str
-    scopes: tuple[str, ...] | None
-    page: str = attrs.field(repr=False)
-    """The loopback URL of a page that leads to `url`."""
-
-
 Save = Callable[[StoredLogin, str], Awaitable[None]]
 """Stores a login to the server at a URL, and begins to use it. The attempt succeeds when it returns."""
 
@@ -139,7 +109,7 @@ class LoginAttempt:
     def __init__(
         self,
         request: LoginRequest,
-        known: KnownClients,
+        known: StoredLoginsNow,
         save: Save,
         environ: Mapping[str, str],
         now: Callable[[], float] = time.time,
@@ -147,7 +117,9 @@ class LoginAttempt:
         self.id = secrets.token_urlsafe(16)
         self.request = request
         self.expires_at = now() + LIFETIME
-        self.offer: Offer | None = None
+        self.offer: LoginOffer | None = None
+        self.page = ""
+        """The loopback URL of a page that leads to the offered URL."""
         self.outcome: StoredLogin | LoginError | None = None
         self._known = known
         self._save = save
@@ -164,7 +136,7 @@ class LoginAttempt:
 
     # ── for those who wait ──────────────────────────────────────────────────────────────────────
 
-    async def wait_offer(self) -> Offer:
+    async def wait_offer(self) -> LoginOffer:
         """Return the offer as soon as there is one. Raises LoginError if the attempt ended before."""
         await self._offered.wait()
         if self.offer is None:
@@ -193,7 +165,7 @@ class LoginAttempt:
 
     def supersede(self, login: StoredLogin) -> None:
         """End the attempt with the login that another attempt has completed, if it is as good."""
-        if self.offer is not None and set(self.offer.scopes or ()) <= set(login.tokens.scopes or ()):
+        if self.offer is not None and set(self.offer.scopes) <= set(login.tokens.scopes or ()):
             self._end(login)
             self._scope.cancel(reason="another login was completed")
 
@@ -227,21 +199,27 @@ class LoginAttempt:
     async def _log_in(self) -> StoredLogin | LoginError:
         request, settings = self.request, self.request.settings
         challenge = request.challenge or await probe(self._fetch)
-        found = await discover(
-            self._fetch, settings, challenge, known_issuers=await self._known.known_issuers()
-        )
-        scopes = self._scopes(found)
-        stored = await self._known.registration(found.server.issuer, settings.redirect_uri)
+        known = await self._known()
+        issuers = {each.issuer for each in known}
+        found = await discover(self._fetch, settings, challenge, known_issuers=issuers)
         try:
             check_for_code_grant(found.server)
         except MetadataError as error:
             raise LoginError("authorization server", str(error)) from None
         try:
-            opening = open_listener(
-                found.server.issuer, demanded=settings.redirect_uri, preferred_port=_port_of(stored)
-            )
-            async with opening as listener:
-                return await self._with_browser(found, scopes, stored, listener)
+            async with open_listener(found.server.issuer, demanded=settings.redirect_uri) as listener:
+                scopes = self._scopes(found)
+                client = await choose_client(
+                    self._fetch,
+                    found,
+                    settings,
+                    redirect_uri=listener.uri,
+                    scopes=scopes,
+                    known=known,
+                )
+                if settings.client_id is not None:
+                    client = attrs.evolve(client, secret_name=request.client_secret_name)
+                return await self._with_browser(found, scopes, client, listener)
         except PortTaken as error:
             raise LoginError("redirect", str(error)) from None
         except OSError as error:
@@ -256,59 +234,28 @@ class LoginAttempt:
         )
         return more_scopes(self.request.earlier_scopes, wanted) if self.request.earlier_scopes else wanted
 
-    async def _choose_client(
-        self,
-        found: Discovery,
-        scopes: tuple[str, ...] | None,
-        redirect_uri: str,
-        stored: ClientRegistration | None,
-    ) -> ClientRegistration:
-        settings = self.request.settings
-        bound = await self._known.bound_issuer(settings.client_id) if settings.client_id else None
-        client = await choose_client(
-            self._fetch,
-            found,
-            settings,
-            redirect_uris=(redirect_uri,),
-            scopes=scopes,
-            stored=stored,
-            bound_issuer=bound,
-            now=self._now(),
-        )
-        return (
-            client
-            if settings.client_id is None
-            else attrs.evolve(client, secret_name=self.request.client_secret_name)
-        )
-
     async def _with_browser(
         self,
         found: Discovery,
         scopes: tuple[str, ...] | None,
-        stored: ClientRegistration | None,
+        client: ClientRegistration,
         listener: RedirectListener,
     ) -> StoredLogin | LoginError:
-        if stored is not None and listener.uri not in stored.redirect_uris:
-            stored = None  # its port is taken, and the server would refuse another
-        client = await self._choose_client(found, scopes, listener.uri, stored)
-        authorization = self._authorize(found, scopes, client, listener.uri)
-        if client is stored and not await self._is_accepted(client, authorization):
-            await self._known.forget_registration(client)
-            client = await self._choose_client(found, scopes, listener.uri, None)
-            authorization = self._authorize(found, scopes, client, listener.uri)
-        self._authorization = authorization
+        authorization = self._authorization = self._authorize(found, scopes, client, listener.uri)
         outcome: StoredLogin | LoginError
         page = f"/login/{secrets.token_urlsafe(16)}"
-        offer = Offer(
-            url=authorization.url,
-            redirect_uri=listener.uri,
-            issuer=found.server.issuer,
-            scopes=scopes,
-            page=listener.url(page),
-        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listener.serve, self._take_from_browser, {page: self._show_offer})
-            self.offer = offer
+            self.page = listener.url(page)
+            self.offer = LoginOffer(
+                attempt=self.id,
+                server=self.request.server,
+                url=authorization.url,
+                issuer=found.server.issuer,
+                expires_at=rfc3339(self.expires_at),
+                redirect_uri=listener.uri,
+                scopes=scopes or (),
+            )
             self._offered.set()
             await self._answered.wait()
             try:
@@ -336,17 +283,9 @@ class LoginAttempt:
         except ValueError as error:
             raise LoginError("authorization", str(error)) from None
 
-    async def _is_accepted(self, client: ClientRegistration, authorization: AuthorizationRequest) -> bool:
-        """Return whether the server still knows an old registration, before a person sees an error page."""
-        if client.registered_at is None or self._now() - client.registered_at < _REGISTRATION_IS_FRESH:
-            return True
-        answer = await self._fetch.peek(authorization.url)
-        return not 400 <= answer.status < 500
-
     async def _show_offer(self, query: str) -> Page:
         assert self.offer is not None
-        account, scopes = self.request.settings.account, self.offer.scopes or ()
-        return start_page(self.request.server, account, self.offer.issuer, scopes, self.offer.url)
+        return start_page(self.offer, self.request.settings.account)
 
     async def _take_from_browser(self, query: str) -> Page:
         try:
@@ -358,7 +297,8 @@ class LoginAttempt:
         await self._ended.wait()
         if isinstance(self.outcome, LoginError):
             return Page(400, "Not logged in", str(self.outcome))
-        return done_page(self.request.server)
+        text = f"mcpd is logged in to {self.request.server}. You can close this page."
+        return Page(200, "Logged in", text)
 
     def _take_answer(self, answer: str) -> None:
         """Take the first answer to this login. Raises AnswerError if it is none, or has no code."""
@@ -400,7 +340,8 @@ class LoginAttempt:
         except FetchError as error:
             raise LoginError("token", error.message, try_later=not error.is_forbidden) from None
         except TokenError as error:
-            raise await self._token_failure(error, client) from None
+            later = error.kind is TokenErrorKind.UNAVAILABLE
+            raise LoginError("token", error.message, try_later=later) from None
         login = StoredLogin(
             account=self.request.settings.account,
             issuer=found.server.issuer,
@@ -421,22 +362,6 @@ class LoginAttempt:
         assert found.server.token_endpoint is not None
         authentication = client_authentication(client, self.request.settings, self._now)
         return TokenEndpoint(found.server.token_endpoint, authentication)
-
-    async def _token_failure(self, error: TokenError, client: ClientRegistration) -> LoginError:
-        message = error.message
-        if error.kind is TokenErrorKind.INVALID_CLIENT and client.origin == "dynamic":
-            await self._known.forget_registration(client)
-            message += ". mcpd registers again with the next login: start it once more"
-        return LoginError("token", message, try_later=error.kind is TokenErrorKind.UNAVAILABLE)
-
-
-def _port_of(client: ClientRegistration | None) -> int | None:
-    """Return the port of the redirect URI that a client is registered with."""
-    for uri in client.redirect_uris if client is not None else ():
-        host, _, port = uri.partition("://")[2].partition("/")[0].rpartition(":")
-        if host == "127.0.0.1" and port.isdigit():
-            return int(port)
-    return None
 
 
 def _generate_key(found: Discovery) -> DpopKey | None:
@@ -466,16 +391,15 @@ class Logins:
 
     def __init__(
         self,
-        known: KnownClients,
+        known: StoredLoginsNow,
         save: Save,
         environ: Mapping[str, str],
-        on_begun: Callable[[str], None],
-        on_failed: Callable[[str, LoginError], None],
+        report: Callable[[str, str], None],
     ) -> None:
-        """The callbacks take the name of the server."""
+        """`report` takes the name of a server, and what happened to its login."""
         self._known = known
         self._save = save
-        self._on_begun, self._on_failed = on_begun, on_failed
+        self._report = report
         self._environ = environ
         self._attempts: dict[str, LoginAttempt] = {}
         self._nursery: trio.Nursery | None = None
@@ -501,14 +425,14 @@ class Logins:
             del self._attempts[ended]
         attempt = LoginAttempt(request, self._known, self._save, self._environ)
         self._attempts[attempt.id] = attempt
-        self._on_begun(request.server)
+        self._report(request.server, "began; waiting for a person to finish it in a browser")
         self._nursery.start_soon(self._run, attempt)
         return attempt
 
     async def _run(self, attempt: LoginAttempt) -> None:
         await attempt.run()
         if isinstance(attempt.outcome, LoginError):
-            self._on_failed(attempt.request.server, attempt.outcome)
+            self._report(attempt.request.server, f"failed: {attempt.outcome}")
         elif attempt.outcome is not None:
             for other in self._attempts.values():
                 if other.outcome is None and _is_same_login(other.request, attempt.request):
@@ -562,27 +486,27 @@ class LoginLink:
 
     async def wait(self) -> None:
         """Wait until somebody has logged in, with this link or otherwise. Raises LoginFailed."""
-        try:
+        with reporting(self.server):
             await self._attempt.wait()
-        except LoginError as error:
-            raise failed(error, self.server) from None
 
 
 async def link_of(attempt: LoginAttempt) -> LoginLink:
     """Return the link as soon as there is one. Raises LoginFailed if the attempt ends before."""
     server = attempt.request.server
-    try:
+    with reporting(server):
         offer = await attempt.wait_offer()
+    return LoginLink(server, attempt.page, offer.issuer, offer.scopes, attempt)
+
+
+@contextmanager
+def reporting(server: str | None = None) -> Iterator[None]:
+    """Raise LoginFailed for a LoginError within the block, for the caller that requested the login."""
+    try:
+        yield
     except LoginError as error:
-        raise failed(error, server) from None
-    return LoginLink(server, offer.page, offer.issuer, offer.scopes or (), attempt)
-
-
-def failed(error: LoginError, server: str | None) -> LoginFailed:
-    """Return the error for the caller that requested the login."""
-    prefix = f"{server}: " if server else ""
-    later = "; try again later" if error.try_later else ""
-    return LoginFailed(f"{prefix}{error}{later}", server=server, step=error.step)
+        prefix = f"{server}: " if server else ""
+        later = "; try again later" if error.try_later else ""
+        raise LoginFailed(f"{prefix}{error}{later}", server=server, step=error.step) from None
 
 
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────

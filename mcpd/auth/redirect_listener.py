@@ -96,9 +96,7 @@ class RedirectListener:
 
 
 @asynccontextmanager
-async def open_listener(
-    issuer: str, *, demanded: str | None = None, preferred_port: int | None = None
-) -> AsyncIterator[RedirectListener]:
+async def open_listener(issuer: str, *, demanded: str | None = None) -> AsyncIterator[RedirectListener]:
     """Bind a port, and close it when the block is left. Raises PortTaken, OSError.
 
     `demanded` is the redirect URI of the definition, whose host, port and path are used as they are. Without
@@ -110,8 +108,7 @@ async def open_listener(
         listeners = await _bind(parts.hostname, (parts.port or 80,))
         uri = demanded
     else:
-        ports = (*((preferred_port,) if preferred_port else ()), *PORTS, 0)
-        listeners = await _bind("127.0.0.1", ports)
+        listeners = await _bind("127.0.0.1", (*PORTS, 0))
         port = listeners[0].socket.getsockname()[1]
         uri = f"http://127.0.0.1:{port}{callback_path(issuer)}"
     try:

@@ -18,7 +18,7 @@ from typing import Literal
 import attrs
 import trio
 
-from mcpd.auth.discovery import LoginError
+from mcpd.auth.discovery import FetchedAnswer, FetchError, LoginError
 from mcpd.auth.keys import DpopKey, load_dpop_key
 from mcpd.auth.oauth.metadata import quirks_of
 from mcpd.auth.oauth.registration import ClientAuthentication
@@ -31,7 +31,7 @@ from mcpd.auth.oauth.tokens import (
     parse_token_answer,
     refresh_request,
 )
-from mcpd.auth.token_store import LoginEnd, LoginFile, RenewalAttempt, StoredLogin, StoreError, hash_token
+from mcpd.auth.token_store import LoginFile, StoredLogin, StoreError
 from mcpd.model.errors import LinkLost
 from mcpd.process.suspend import boottime
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
@@ -74,37 +74,24 @@ def renewal_delay(lifetime: float | None, left: float, random: Callable[[], floa
 
 @attrs.frozen
 class RenewalFailure:
-    """A renewal that failed, and may succeed later."""
+    """A renewal that failed, and may succeed later. Times are seconds since boot."""
 
     message: str
-    failed_at: float
     retry_at: float
-    may_hurry: bool = True
-    """Whether a request may cause an earlier attempt; not if the server asked to wait."""
+    request_at: float
+    """When a request may cause an earlier attempt."""
     needs_person: bool = False
     """Whether it will probably fail until a person logs in again."""
 
-    def permits_attempt(self, now: float) -> bool:
-        return now >= self.retry_at or (self.may_hurry and now >= self.failed_at + _HURRY_AFTER)
 
+def backoff(failures: int, retry_after: float | None, random: Callable[[], float]) -> float:
+    """Return the delay after so many failures in a row: doubled from one second to five minutes, ±20 %.
 
-@attrs.define
-class RenewalBackoff:
-    """The delays after failures in a row: doubled from one second to five minutes, ±20 %."""
-
-    random: Callable[[], float]
-    failures: int = 0
-
-    def next_delay(self, retry_after: float | None) -> float:
-        """Count a failure, and return the delay; `retry_after` is what the server asked for."""
-        self.failures += 1
-        if retry_after is not None:
-            return min(max(1.0, retry_after), _MAX_RETRY_AFTER)
-        delay: float = min(_MAX_DELAY, 2.0 ** min(self.failures - 1, 30))
-        return delay * (0.8 + 0.4 * self.random())
-
-    def reset(self) -> None:
-        self.failures = 0
+    `retry_after` is what the server asked for.
+    """
+    if retry_after is not None:
+        return min(max(1.0, retry_after), _MAX_RETRY_AFTER)
+    return min(_MAX_DELAY, 2.0 ** min(failures - 1, 30)) * (0.8 + 0.4 * random())
 
 
 # ── the request ───────────────────────────────────────────────────────────────────────────────────────
@@ -126,27 +113,8 @@ class Clocks:
     awake: Callable[[], float] = time.monotonic
 
 
-@attrs.frozen
-class TokenAnswer:
-    """The whole response of a token endpoint."""
-
-    status: int
-    body: bytes = attrs.field(repr=False)
-    content_type: str = "application/json"
-    retry_after: float | None = None
-
-
-class RequestFailed(Exception):
-    """A token request has no answer. The message is safe to show."""
-
-    def __init__(self, message: str, *, may_have_arrived: bool) -> None:
-        super().__init__(message)
-        self.message = message
-        self.may_have_arrived = may_have_arrived
-
-
-SendTokenRequest = Callable[[StoredLogin, TokenRequest], Awaitable[TokenAnswer]]
-"""Sends a request once, without following redirects. Raises RequestFailed, and nothing else."""
+SendTokenRequest = Callable[[StoredLogin, TokenRequest], Awaitable[FetchedAnswer]]
+"""Sends a request once, without following redirects. Raises FetchError, and nothing else."""
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +138,7 @@ class LoginContext:
 async def request_renewal(login: StoredLogin, context: LoginContext) -> TokenSet:
     """Send one request with the refresh token, and return the new tokens.
 
-    Raises TokenError for an answer without tokens, and RequestFailed without an answer.
+    Raises TokenError for an answer without tokens, and FetchError without an answer.
     """
     tokens, quirks = login.tokens, quirks_of(login.issuer)
     assert tokens.refresh_token is not None
@@ -180,7 +148,6 @@ async def request_renewal(login: StoredLogin, context: LoginContext) -> TokenSet
             tokens.refresh_token,
             resource=login.sent_resource,
             scopes=tokens.scopes if quirks.scope_on_refresh else None,
-            extra=login.extra_parameters,
         )
     except LoginError as error:  # the key of the definition cannot sign
         raise TokenError(TokenErrorKind.REFUSED, error.message) from None
@@ -196,12 +163,12 @@ async def request_renewal(login: StoredLogin, context: LoginContext) -> TokenSet
             requested=tokens.scopes,
             refresh_token=tokens.refresh_token,
         )
-    raise RequestFailed(f"no answer within {RENEWAL_TIMEOUT:g} s", may_have_arrived=True)
+    raise FetchError(f"no answer within {RENEWAL_TIMEOUT:g} s", may_have_arrived=True)
 
 
-def may_be_lost(error: RequestFailed | TokenError) -> bool:
+def may_be_lost(error: FetchError | TokenError) -> bool:
     """Return whether the server may have issued tokens that did not arrive here."""
-    if isinstance(error, RequestFailed):
+    if isinstance(error, FetchError):
         return error.may_have_arrived
     return error.kind is TokenErrorKind.UNUSABLE and 200 <= error.status < 300
 
@@ -211,7 +178,6 @@ def may_be_lost(error: RequestFailed | TokenError) -> bool:
 
 READY_TIMEOUT = 5.0
 """Seconds that a new request waits for a renewal before it is sent with the old token."""
-_MAX_CLOCK_JUMP = 30.0
 _SUSPEND, _AFTER_SUSPEND = 10.0, 5.0
 """After a suspend of so many seconds, the network gets so many seconds to come back before a renewal."""
 _WRITE_INTERVAL = 1.0
@@ -224,27 +190,13 @@ class TokenTimes:
     def __init__(
         self, tokens: TokenSet, clocks: Clocks, random: Callable[[], float], *, issued_now: bool
     ) -> None:
-        self._tokens, self._clocks, self._random = tokens, clocks, random
-        self.issued_at = clocks.boot() if issued_now else -math.inf
+        self._clocks = clocks
         self._suspended = clocks.boot() - clocks.awake()
-        self._set()
-
-    def _set(self) -> None:
-        clocks, expires_at = self._clocks, self._tokens.expires_at
-        left = math.inf if expires_at is None else expires_at - clocks.wall()
-        self._wall_offset = clocks.wall() - clocks.boot()
+        self.issued_at = clocks.boot() if issued_now else -math.inf
+        left = math.inf if tokens.expires_at is None else tokens.expires_at - clocks.wall()
         self.expires_at = clocks.boot() + left
-        delay = renewal_delay(self._tokens.lifetime, left, self._random)
+        delay = renewal_delay(tokens.lifetime, left, random)
         self.renew_at = math.inf if delay is None else clocks.boot() + delay
-
-    def correct(self) -> None:
-        """Correct the expiry of a stored token if the wall clock was set; one issued now needs none."""
-        offset = self._clocks.wall() - self._clocks.boot()
-        if abs(offset - self._wall_offset) > _MAX_CLOCK_JUMP:
-            log.info("the clock was set by %+.0f s", offset - self._wall_offset)
-            if self.issued_at == -math.inf:
-                self._set()
-            self._wall_offset = offset
 
     async def wait_after_suspend(self) -> None:
         """Give the network a moment: most answers are lost right after a suspend."""
@@ -299,7 +251,7 @@ class LoginSaver:
         unsaved = self._unsaved
         if unsaved is not None:
             with suppress(StoreError):  # logged once
-                await self._context.file.save(unsaved)
+                await self._context.file.change(lambda found: found.with_login(unsaved))
                 self._unsaved = None if self._unsaved is unsaved else self._unsaved
 
     def discard(self) -> None:
@@ -325,8 +277,8 @@ class ManagedLogin:
         """How often a renewal failed since then."""
         self._context = context
         self._boot = context.clocks.boot
-        self._backoff: RenewalBackoff | None = None
-        """Of the failures in a row."""
+        self._failures = 0
+        """In a row."""
         self._renewal: trio.Event | None = None
         self._critical: trio.CancelScope | None = None
         self._refusals = RefusalLimit()
@@ -361,14 +313,9 @@ class ManagedLogin:
         return self.signature if now < self._fresh_until else self._sign_stale(now)
 
     def _sign_stale(self, now: float) -> Signature | None:
-        if not self._refused:
-            self._times.correct()
-            self._fresh_until = self._times.expires_at
-            if now < self._fresh_until:
-                return self.signature
         if self.why_not_renewable() or self.is_removed:
             return UNSIGNED if self._refused or self.stored.ended is not None else self.signature
-        if self._renewal is None and self.failure is not None and not self.failure.permits_attempt(now):
+        if self._renewal is None and self.failure is not None and now < self.failure.request_at:
             return None if self._refused and not self.failure.needs_person else self.signature
         return None if self.renew() else self.signature
 
@@ -403,7 +350,7 @@ class ManagedLogin:
             self._report_needed()
             return False
         if self._renewal is None:
-            if self.failure is not None and not self.failure.permits_attempt(self._boot()):
+            if self.failure is not None and self._boot() < self.failure.request_at:
                 return self._report_failure()
             self.renew()
         if self._renewal is None:
@@ -454,11 +401,9 @@ class ManagedLogin:
 
     def why_not_renewable(self) -> str:
         """Return why mcpd cannot renew it without a person; empty if it can."""
-        stored, machine = self.stored, self._context.file.store.machine
+        stored = self.stored
         if stored.ended is not None:
-            return stored.ended.message
-        if stored.machine and machine and stored.machine != machine:
-            return "the login was copied from another machine, which may still renew it"
+            return stored.ended
         if stored.tokens.refresh_token is None:
             return "the authorization server issued no refresh token"
         return ""
@@ -480,16 +425,14 @@ class ManagedLogin:
         if self.failure is not None:
             return self.failure.retry_at
         # The past, not now: `on_due` reads the clock a moment earlier than this.
-        return -math.inf if self.stored.is_uncertain else self._times.renew_at
+        return self._times.renew_at if self.stored.attempt_at is None else -math.inf
 
     def on_due(self) -> None:
         """Renew the token, unless nobody has used it for a day."""
-        self._times.correct()
-        self._fresh_until = -math.inf if self._refused else self._times.expires_at
         now = self._boot()
         if now < self.due_at:
             return
-        is_interrupted = self.stored.is_uncertain and self.failure is None
+        is_interrupted = self.stored.attempt_at is not None and self.failure is None
         if is_interrupted or now - self.used_at < ACTIVE:
             self.renew()
         else:
@@ -511,7 +454,7 @@ class ManagedLogin:
 
     def replace(self, stored: StoredLogin) -> None:
         """Use the tokens of a new login; a renewal under way does not affect them."""
-        self._backoff = None
+        self._failures = 0
         self._use(stored, issued_now=True)
 
     def hurry(self, seconds: float) -> None:
@@ -528,7 +471,7 @@ class ManagedLogin:
                 event = await self._renew()
         except TokenError as error:
             event = self._fail(error, generation)
-        except RequestFailed as error:
+        except FetchError as error:
             event = self._fail(TokenError(TokenErrorKind.UNAVAILABLE, error.message), generation)
         except Exception as error:  # a bug must not leave everybody waiting
             log.exception("an error in mcpd itself while renewing a login")
@@ -543,85 +486,66 @@ class ManagedLogin:
             self._context.changed(self.stored, event)
 
     async def _renew(self) -> LoginEvent | None:
-        """Renew the token. Raises TokenError and RequestFailed if that may succeed later."""
+        """Renew the token. Raises TokenError and FetchError if that may succeed later."""
         await self._times.wait_after_suspend()
-        newer = await self._context.file.find(self.id)  # of another daemon
+        file = self._context.file
+        newer = (await file.read()).logins.get(self.id)  # of another daemon
         if newer is not None and newer.generation > self.stored.generation and self.saver.is_done:
             self._use(newer, issued_now=False)
             return None
-        file, before = self._context.file, self.stored
-        refresh = before.tokens.refresh_token
-        if refresh is None:
+        before = self.stored
+        if before.tokens.refresh_token is None:
             return None
         if not await file.keeps_logins():
             other = file.store.other_daemon
             message = f"{other} renews it" if other else file.store.problem
             raise TokenError(TokenErrorKind.UNAVAILABLE, message)
-        lost = before.attempt if before.is_uncertain else None
-        attempt = RenewalAttempt(
-            generation=before.generation,
-            at=self._context.clocks.wall() if lost is None else lost.at,
-            token_hash=hash_token(refresh),
-        )
-        before = attrs.evolve(before, attempt=attempt)
-        if not self._replaced_since(before):
-            self.stored = before
+        if self._replaced_since(before):
+            return None
+        lost_at = before.attempt_at
+        if lost_at is None:
+            before = self.stored = attrs.evolve(before, attempt_at=self._context.clocks.wall())
             await self.saver.save(before)
-        try:
-            tokens = await request_renewal(before, self._context)
-        except (RequestFailed, TokenError) as error:
+        while True:
+            try:
+                tokens = await request_renewal(before, self._context)
+                break
+            except (FetchError, TokenError) as error:
+                if lost_at is not None or not may_be_lost(error):
+                    return await self._conclude(before, error, lost_at)
+            log.info("the answer of %s was lost; repeating the request", before.token_endpoint)
+            lost_at = before.attempt_at  # the server may accept the same token for a while
             if self._replaced_since(before):
                 return None
-            if not may_be_lost(error) or lost is not None:
-                return await self._conclude(before, error, lost)
-            log.info("the answer of %s was lost; repeating the request", before.token_endpoint)
-            lost = attempt
-            try:
-                # The server may accept the same token for a while.
-                tokens = await request_renewal(before, self._context)
-            except (RequestFailed, TokenError) as again:
-                return await self._conclude(before, again, lost)
         if self._replaced_since(before):
             return None  # a person logged in meanwhile
         renewed = attrs.evolve(
-            before,
-            tokens=tokens,
-            generation=before.generation + 1,
-            renewed_at=tokens.obtained_at,
-            attempt=None,
-            ended=None,
+            before, tokens=tokens, generation=before.generation + 1, attempt_at=None, ended=None
         )
         self._context.mask(renewed, self.id)
         await self.saver.save(renewed)  # before anybody uses it
         if self._replaced_since(before):
             return None
-        self._backoff = None
+        self._failures = 0
         self._use(renewed, issued_now=True)
         self.renewals += 1
         return "login_refreshed"
 
     async def _conclude(
-        self, used: StoredLogin, error: RequestFailed | TokenError, lost: RenewalAttempt | None
+        self, used: StoredLogin, error: FetchError | TokenError, lost_at: float | None
     ) -> LoginEvent | None:
         """End the login if its newest refresh token is not accepted; raise everything else."""
         if self._replaced_since(used):
             return None
-        if lost is None and not may_be_lost(error):
-            self.stored = attrs.evolve(used, attempt=None)  # nothing was issued
+        if lost_at is None:
+            self.stored = attrs.evolve(used, attempt_at=None)  # nothing was issued
         if not isinstance(error, TokenError) or error.kind is not TokenErrorKind.INVALID_GRANT:
             raise error
         message = f"the authorization server does not accept its refresh token ({error.message})"
-        if lost is not None:
-            when = time.strftime("%H:%M:%S", time.localtime(lost.at))
+        if lost_at is not None:
+            when = time.strftime("%H:%M:%S", time.localtime(lost_at))
             message = f"the answer to the renewal of {when} was lost, and {message}"
-        ended = LoginEnd(
-            at=self._context.clocks.wall(),
-            message=message,
-            error=error.error,
-            status=error.status,
-            generation=used.generation,
-        )
-        self.stored = attrs.evolve(used, attempt=None, ended=ended)
+        self.stored = attrs.evolve(used, attempt_at=None, ended=message)
         log.warning("the login at %s (account %s) is over: %s", used.issuer, used.account, message)
         self.failed_renewals += 1
         self._report_needed()  # requests fail from now on
@@ -637,25 +561,26 @@ class ManagedLogin:
         if self.stored.generation != generation or self.is_removed:
             return None
         self.failed_renewals += 1
+        self._failures += 1
         now = self._boot()
-        backoff = self._backoff = self._backoff or RenewalBackoff(self._context.random)
-        retry_at = now + backoff.next_delay(error.retry_after)
-        may_hurry = error.retry_after is None and error.status != 429
+        retry_at = now + backoff(self._failures, error.retry_after, self._context.random)
+        must_wait = error.retry_after is not None or error.status == 429
         if error.kind not in _TEMPORARY and not self._refused and self._times.expires_at > retry_at:
             retry_at = self._times.expires_at  # it may object to an early renewal
         rejects_client = error.kind is TokenErrorKind.INVALID_CLIENT
         message = error.message
         if rejects_client:
             message = f"the authorization server no longer knows mcpd's registration ({message})"
-        self.failure = RenewalFailure(message, now, retry_at, may_hurry, rejects_client)
+        request_at = retry_at if must_wait else min(retry_at, now + _HURRY_AFTER)
+        self.failure = RenewalFailure(message, retry_at, request_at, rejects_client)
         log.log(
-            logging.WARNING if backoff.failures == 1 else logging.DEBUG,
+            logging.WARNING if self._failures == 1 else logging.DEBUG,
             "cannot renew the login at %s: %s; tried again in %.0f s",
             self.stored.issuer,
             message,
             retry_at - now,
         )
-        return "renewal_failed" if backoff.failures == 1 else None
+        return "renewal_failed" if self._failures == 1 else None
 
 
 _TEMPORARY = (TokenErrorKind.UNAVAILABLE, TokenErrorKind.UNUSABLE)

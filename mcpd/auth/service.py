@@ -16,13 +16,13 @@ import attrs
 import trio
 
 from mcpd.auth.clients import with_named_client
-from mcpd.auth.discovery import FetchError, GuardedFetch, LoginError, post_with_proof
+from mcpd.auth.discovery import FetchedAnswer, FetchError, GuardedFetch, LoginError, post_with_proof
 from mcpd.auth.keys import load_dpop_key, login_key
-from mcpd.auth.login import LoginLink, LoginRequest, Logins, explain_login, failed, link_of
+from mcpd.auth.login import LoginLink, LoginRequest, Logins, explain_login, link_of, reporting
 from mcpd.auth.oauth.authorization import StepUpMemory, more_scopes
 from mcpd.auth.oauth.metadata import Challenge, read_challenge
 from mcpd.auth.oauth.tokens import TokenRequest
-from mcpd.auth.renewal import LoginEvent, ManagedLogin, RequestFailed, TokenAnswer
+from mcpd.auth.renewal import LoginEvent, ManagedLogin
 from mcpd.auth.token_manager import ServerCredentials, TokenManager, request_to_revoke
 from mcpd.auth.token_store import StoredLogin, StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
@@ -80,70 +80,38 @@ class LoginUsers:
 
     def __init__(self, servers: LoginServers) -> None:
         self._servers = servers
-        self._credentials: dict[str, ServerCredentials] = {}
+        self.credentials: dict[str, ServerCredentials] = {}
         """By the name of the server."""
-        self._ca_files: dict[str, str | None] = {}
-        """URL of a server → its CA file."""
-
-    def add(self, spec: RemoteSpec, credentials: ServerCredentials, *, replace: bool = False) -> None:
-        """Remember what a server is accessed with, unless it is known and not to be replaced."""
-        self.add_ca_file(spec)
-        if replace or spec.name not in self._credentials:
-            self._credentials[spec.name] = credentials
-
-    def add_ca_file(self, spec: RemoteSpec) -> None:
-        """Remember the CA file for requests that concern this server's URL."""
-        self._ca_files[spec.url] = spec.ca_file
-
-    def credentials(self, name: str) -> ServerCredentials | None:
-        return self._credentials.get(name)
 
     def challenge(self, name: str) -> Challenge | None:
         """Return with what the server last refused a request."""
-        used = self._credentials.get(name)
+        used = self.credentials.get(name)
         return None if used is None else read_challenge(used.challenge)
 
     def names(self, url: str, account: str) -> list[str]:
         """Return the servers with this URL and account."""
-        return [
-            name for name, used in self._credentials.items() if (used.url, used.account) == (url, account)
-        ]
-
-    def servers(self, url: str, account: str) -> list[LoginServer]:
-        """Return the servers that `names` returns, and their dedicated instances."""
-        return self._named(self.names(url, account))
+        return [name for name, used in self.credentials.items() if (used.url, used.account) == (url, account)]
 
     def of_login(self, stored: StoredLogin) -> dict[str, ManagedLogin]:
         """Return the login by the name of each server that uses it."""
-        found = ((name, used.login) for name, used in self._credentials.items())
-        return {name: login for name, login in found if login is not None and login.stored.id == stored.id}
-
-    def servers_of_login(self, stored: StoredLogin) -> list[LoginServer]:
-        """Return the servers that `of_login` returns, and their dedicated instances."""
-        return self._named(self.of_login(stored))
+        found = ((name, used.login) for name, used in self.credentials.items())
+        return {name: login for name, login in found if login is not None and login.id == stored.id}
 
     def ca_file_of(self, stored: StoredLogin) -> str | None:
         """Return the CA file of a server that uses the login."""
-        return next((self._ca_files.get(self._credentials[name].url) for name in self.of_login(stored)), None)
+        return next((self.credentials[name].ca_file for name in self.of_login(stored)), None)
 
-    def reconnect(self, url: str, account: str) -> None:
-        """Connect the servers that waited for a login."""
-        _reconnect(self.servers(url, account))
-
-    def reconnect_all(self) -> None:
-        """Connect all servers that waited for logins."""
-        _reconnect(self._named(self._credentials))
-
-    def _named(self, names: Iterable[str]) -> list[LoginServer]:
+    def servers(self, names: Iterable[str]) -> list[LoginServer]:
+        """Return the servers with these names, and their dedicated instances."""
         wanted = set(names)
         servers = (*self._servers.servers(), *self._servers.instances())
         return [server for server in servers if server.spec.name in wanted]
 
-
-def _reconnect(servers: Iterable[LoginServer]) -> None:
-    for server in servers:
-        if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
-            server.reconnect()
+    def reconnect(self, names: Iterable[str]) -> None:
+        """Connect those of the servers that waited for a login."""
+        for server in self.servers(names):
+            if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
+                server.reconnect()
 
 
 # ── announcements ─────────────────────────────────────────────────────────────────────────────────────
@@ -154,39 +122,6 @@ Announce = Callable[[Event], None]
 NOTIFICATION_INTERVAL = 3600.0
 """Seconds between two notifications about the same server."""
 _MAX_REASON = 200
-
-
-class LoginEvents:
-    """Announces one event for each server that a login is for. No message contains a secret of a login."""
-
-    def __init__(self, announce: Announce, mask: Callable[[str], str]) -> None:
-        self._announce = announce
-        self._mask = mask
-
-    def on_begun(self, server: str) -> None:
-        """A person began to log in."""
-        self._send([server], "began; waiting for a person to finish it in a browser")
-
-    def on_failed(self, server: str, error: LoginError) -> None:
-        """An attempt ended without a login."""
-        self._send([server], f"failed: {error}")
-
-    def on_event(self, event: LoginEvent, servers: Iterable[str], issuer: str, reason: str) -> None:
-        """A login of these servers was made, was or could not be renewed, or has ended. `reason` explains the
-        last two."""
-        why = f": {reason}" if reason else ""
-        message = {
-            "login_done": f"logged in at {issuer}",
-            "login_refreshed": f"renewed at {issuer}",
-            "renewal_failed": f"not renewed{why}",
-            "login_needed": f"needed again{why}",
-        }[event]
-        self._send(servers, message)
-
-    def _send(self, servers: Iterable[str], message: str) -> None:
-        at, masked = rfc3339(time.time()), self._mask(message)
-        for server in servers:
-            self._announce(Event(kind=EventKind.LOGIN, at=at, server=server, message=masked))
 
 
 def notify_login_needed(notifications: LimitedNotifications, servers: Collection[str], reason: str) -> None:
@@ -228,18 +163,16 @@ class LoginService:
         self._users = LoginUsers(servers)
         self._environ, self._redactor, self._on_resume = environ, redactor, on_resume
         self._resolve_secrets, self._read_secret = resolve, read_secret
-        self._events = LoginEvents(announce, redactor.mask)
+        self._announce = announce
         self._storage = storage
         self._manager = TokenManager(
             TokenStore(state_dir, key=login_key(storage, environ)),
             self._send,
             redactor,
             on_event=self._on_login_event,
-            on_unlocked=self._users.reconnect_all,
+            on_unlocked=lambda: self._users.reconnect(self._users.credentials),
         )
-        self._logins = Logins(
-            self._manager, self._save, environ, self._events.on_begun, self._events.on_failed
-        )
+        self._logins = Logins(self._manager.stored_logins, self._save, environ, self._report)
         self._notifications = LimitedNotifications(
             environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
         )
@@ -268,14 +201,12 @@ class LoginService:
                 partial(self._redactor.add_tokens, of=f"server {spec.name}"),
                 spec.ca_file,
             )
-        self._users.add_ca_file(spec)
-        found = await self._credentials_of(spec)
-        self._users.add(spec, found, replace=True)
+        found = self._users.credentials[spec.name] = await self._credentials_of(spec)
         return found
 
     def known_credentials(self, name: str) -> Credentials | None:
         """Return the credentials of a server if they have been loaded."""
-        return self._users.credentials(name)
+        return self._users.credentials.get(name)
 
     # ── logging in ──────────────────────────────────────────────────────────────────────────────
 
@@ -286,19 +217,8 @@ class LoginService:
         attempt = self._logins.begin(request)
         if challenge is None or not challenge.needs_more_scopes:
             self._step_ups.pop((request.url, request.settings.account), None)
-        try:
-            offer = await attempt.wait_offer()
-        except LoginError as error:
-            raise failed(error, params.server) from None
-        return LoginOffer(
-            attempt=attempt.id,
-            server=params.server,
-            url=offer.url,
-            issuer=offer.issuer,
-            expires_at=rfc3339(attempt.expires_at),
-            redirect_uri=offer.redirect_uri,
-            scopes=offer.scopes or (),
-        )
+        with reporting(params.server):
+            return await attempt.wait_offer()
 
     async def link(self, name: str, operation: str, challenge_fields: Sequence[str]) -> LoginLink:
         """Begin a login, or join one, for an MCP client whose call was refused with this challenge.
@@ -330,13 +250,9 @@ class LoginService:
         spec = await self._resolve(params.server)
         credentials = await self._credentials_of(spec)
         stored = None if credentials.login is None else credentials.login.stored
-        try:
+        with reporting(spec.name):
             settings, secret_name = await with_named_client(spec.oauth, params, stored, self._fetch_secret)
-        except LoginError as error:
-            raise failed(error, spec.name) from None
         await self._manager.credentials_for(spec.name, spec.url, settings)
-        self._users.add_ca_file(spec)
-        self._users.add(spec, credentials)
         needed = challenge.scopes or () if challenge is not None and challenge.needs_more_scopes else None
         earlier: tuple[str, ...] = ()
         if params.scopes or needed is not None:
@@ -354,35 +270,27 @@ class LoginService:
 
     def answer(self, params: LoginAnswerParams) -> None:
         """Take the address at which the browser ended. Raises LoginFailed."""
-        try:
+        with reporting():
             self._logins.get(params.attempt).answer(params.url)
-        except LoginError as error:
-            raise failed(error, None) from None
 
     async def wait(self, id: str) -> LoginStatus:
         """Return the login when the person has finished. Raises LoginFailed."""
-        try:
+        with reporting():
             attempt = self._logins.get(id)
             login = await attempt.wait()
-        except LoginError as error:
-            raise failed(error, None) from None
         statuses = await self._statuses(attempt.request.url, login.account)
         found = next(each for each in statuses if each.issuer == login.issuer)
         return attrs.evolve(found, warnings=(self.problem,) if self.problem else ())
 
     def cancel(self, id: str) -> None:
         """End an attempt. Callers that wait for it get an error."""
-        try:
+        with reporting():
             self._logins.get(id).cancel()
-        except LoginError as error:
-            raise failed(error, None) from None
 
     async def _save(self, login: StoredLogin, url: str) -> None:
         """Store a login to the server at `url`, and connect the servers that waited for it."""
         await self._manager.add_login(login, url)
-        if login.client.origin == "dynamic":
-            await self._manager.remember_registration(login.client)
-        self._users.reconnect(url, login.account)
+        self._users.reconnect(self._users.names(url, login.account))
 
     async def _resolve(self, name: str) -> RemoteSpec:
         """Return a server's definition with its secrets. Raises UnknownServer, Unsupported, LoginFailed."""
@@ -419,7 +327,6 @@ class LoginService:
         if params.server is not None:
             spec = await self._resolve(params.server)
             login = (await self._credentials_of(spec)).login
-            self._users.add_ca_file(spec)
             ids = [] if login is None else [login.stored.id]
         forgotten = [each for id in ids if (each := await self._forget(id, params.server)) is not None]
         offered = [each.revoked for each in forgotten if each.revoked is not None]
@@ -435,7 +342,7 @@ class LoginService:
         stored = await self._manager.stored(id)
         if stored is None:
             return None
-        users, ca_file = self._users.servers_of_login(stored), self._users.ca_file_of(stored)
+        users, ca_file = self._users.servers(self._users.of_login(stored)), self._users.ca_file_of(stored)
         request = request_to_revoke(stored, self._manager)
         try:
             await self._manager.remove_login(id)
@@ -484,7 +391,7 @@ class LoginService:
         servers = self._servers.servers() if name is None else [self._servers.get(name)]
         url = account = None
         if name is not None and isinstance(spec := servers[0].spec, RemoteSpec):
-            used = self._users.credentials(name)
+            used = self._users.credentials.get(name)
             url, account = spec.url if used is None else used.url, spec.oauth.account
         found = await self._statuses(url, account) if name is None or url is not None else []
         return AuthStatus(
@@ -521,12 +428,13 @@ class LoginService:
     async def _credentials_of(self, spec: RemoteSpec) -> ServerCredentials:
         """Return the credentials of a server, and what proves the client that its login was made with."""
         found = await self._manager.credentials_for(spec.name, spec.url, spec.oauth)
-        if found.login is None or spec.oauth.client_id is not None:
-            return found
-        with suppress(LoginError):  # a renewal says what is missing
-            asked, stored = LoginParams(server=spec.name), found.login.stored
-            settings, _ = await with_named_client(spec.oauth, asked, stored, self._fetch_secret)
-            return await self._manager.credentials_for(spec.name, spec.url, settings)
+        if found.login is not None and spec.oauth.client_id is None:
+            with suppress(LoginError):  # a renewal says what is missing
+                asked, stored = LoginParams(server=spec.name), found.login.stored
+                settings, _ = await with_named_client(spec.oauth, asked, stored, self._fetch_secret)
+                found = await self._manager.credentials_for(spec.name, spec.url, settings)
+        used = self._users.credentials.setdefault(spec.name, found)
+        found.ca_file = used.ca_file = spec.ca_file
         return found
 
     async def _fetch_secret(self, name: str) -> str:
@@ -549,25 +457,29 @@ class LoginService:
     def _on_login_event(self, event: LoginEvent, stored: StoredLogin) -> None:
         users = self._users.of_login(stored)
         reason = next((login.why_refused() for login in users.values()), "")
-        self._events.on_event(event, users, stored.issuer, reason)
+        why = f": {reason}" if reason else ""
+        message = {
+            "login_done": f"logged in at {stored.issuer}",
+            "login_refreshed": f"renewed at {stored.issuer}",
+            "renewal_failed": f"not renewed{why}",
+            "login_needed": f"needed again{why}",
+        }[event]
+        for name in users:
+            self._report(name, message)
         if event == "login_needed":
             notify_login_needed(self._notifications, users, self._redactor.mask(reason))
 
-    async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
-        """Send the token request of a renewal. Raises RequestFailed."""
+    def _report(self, server: str, message: str) -> None:
+        """Announce what happened to a server's login. The message contains no secret of a login."""
+        masked = self._redactor.mask(message)
+        self._announce(Event(kind=EventKind.LOGIN, at=rfc3339(time.time()), server=server, message=masked))
+
+    async def _send(self, login: StoredLogin, request: TokenRequest) -> FetchedAnswer:
+        """Send the token request of a renewal. Raises FetchError."""
         managed = next(iter(self._users.of_login(login).values()), None)
         key = managed.dpop if managed is not None else load_dpop_key(login.dpop_key)
-        try:
-            fetch = GuardedFetch(login.resource, self._environ, self._users.ca_file_of(login))
-            answer = await post_with_proof(fetch, request, key)
-        except FetchError as error:
-            raise RequestFailed(error.message, may_have_arrived=error.may_have_arrived) from None
-        return TokenAnswer(
-            status=answer.status,
-            body=answer.body,
-            content_type=answer.content_type,
-            retry_after=answer.retry_after,
-        )
+        fetch = GuardedFetch(login.resource, self._environ, self._users.ca_file_of(login))
+        return await post_with_proof(fetch, request, key)
 
 
 def _time(seconds: float | None) -> str | None:

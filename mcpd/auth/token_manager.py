@@ -10,7 +10,7 @@ import logging
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -18,16 +18,14 @@ import trio
 from mcpd.auth.clients import client_authentication
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.oauth.metadata import covers, read_challenge
-from mcpd.auth.oauth.registration import ClientAuthentication, ClientRegistration
+from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, revocation_request
 from mcpd.auth.renewal import Clocks, LoginContext, LoginEvent, ManagedLogin, SendTokenRequest
 from mcpd.auth.token_store import (
     LoginFile,
     StoredLogin,
-    StoredLogins,
     StoreError,
     TokenStore,
-    client_key,
     server_key,
 )
 from mcpd.model import advice
@@ -42,8 +40,8 @@ log = logging.getLogger("mcpd.auth")
 STOP_TIMEOUT = 10.0
 """Seconds that a renewal has to end when the daemon stops: a lost answer may end the login."""
 
-_UNLOCK_INTERVAL, _MAX_UNLOCK_INTERVAL = 2.0, 30.0
-"""Seconds between attempts to read logins whose key is unavailable; doubled after each."""
+_UNLOCK_INTERVAL = 10.0
+"""Seconds between attempts to read logins whose key is unavailable."""
 
 OnLoginEvent = Callable[[LoginEvent, StoredLogin], None]
 
@@ -51,18 +49,14 @@ OnLoginEvent = Callable[[LoginEvent, StoredLogin], None]
 class ServerCredentials:
     """The `Credentials` of one server. The login may come, go, and be shared with other servers."""
 
-    __slots__ = ("_asked", "_is_covered", "_manager", "_resource", "account", "challenge", "name", "url")
-
     def __init__(self, manager: TokenManager, name: str, url: str, account: str) -> None:
         self.name = name
         self.url = url
         self.account = account
+        self.ca_file: str | None = None
         self.challenge: tuple[str, ...] = ()
         """The fields `WWW-Authenticate` of the last refusal that remained; untrusted."""
         self._manager = manager
-        self._resource = self._asked = ""
-        self._is_covered = False
-        """Whether a token for `_resource` is for the URL `_asked`, the last one."""
 
     @property
     def login(self) -> ManagedLogin | None:
@@ -70,14 +64,14 @@ class ServerCredentials:
 
     def sign(self, method: str, url: str) -> Signature | None:
         login = self.login
-        if login is None or not self._may_send(login.stored, url):
+        if login is None or not covers(login.stored.resource, url):
             return UNSIGNED
         signature = login.sign()
         return None if signature is None else _bind(login, signature, method, url)
 
     async def sign_when_ready(self, method: str, url: str) -> Signature:
         login = self.login
-        if login is None or not self._may_send(login.stored, url):
+        if login is None or not covers(login.stored.resource, url):
             return UNSIGNED
         try:
             return _bind(login, await login.sign_when_ready(), method, url)
@@ -106,13 +100,6 @@ class ServerCredentials:
         if challenge is not None and challenge.needs_more_scopes:
             return _scope_advice(self.name, challenge.scopes or (), login.stored.tokens.scopes or ())
         return advice.to_log_in_again(self.name, login.why_refused())
-
-    def _may_send(self, stored: StoredLogin, url: str) -> bool:
-        """Return whether the token is for `url`. It takes 10 µs to find out, so the result is kept."""
-        if self._asked != url or self._resource != stored.resource:
-            self._asked, self._resource = url, stored.resource
-            self._is_covered = covers(stored.resource, url)
-        return self._is_covered
 
     def _named(self, error: LinkLost) -> LinkLost:
         return LinkLost(f"{self.name}: {error.message}", server=self.name, may_have_run=False)
@@ -200,7 +187,7 @@ class TokenManager:
         """Repeat at once the renewals that a daemon did not finish: some servers accept that for a while."""
         if self._store.exists():
             for login in (await self._file.read()).logins.values():
-                if login.is_uncertain and login.ended is None:
+                if login.attempt_at is not None and login.ended is None:
                     self._manage(login)
             self._timer.cancel()
 
@@ -216,7 +203,7 @@ class TokenManager:
             self._settings[f"{key}\n{settings.client_id}"] = settings
             self._redactor.add(filter(None, (settings.client_secret, settings.private_key)))
         if key not in self._servers and self._store.exists():
-            found = await self._file.find_for(url, account)
+            found = (await self._file.read()).login_of(url, account)
             if found is not None:
                 self._servers[key] = self._manage(found).id
             elif self._store.is_locked and self._unlocking is None and self._start(self._wait_unlocked):
@@ -229,11 +216,9 @@ class TokenManager:
 
     async def _wait_unlocked(self) -> None:
         """Try to read the logins until their key is there: nothing reports that a keyring was unlocked."""
-        pause = _UNLOCK_INTERVAL
         while self._store.is_locked:
-            with trio.move_on_after(pause) as self._unlocking:
+            with trio.move_on_after(_UNLOCK_INTERVAL) as self._unlocking:
                 await trio.sleep_forever()
-            pause = min(2 * pause, _MAX_UNLOCK_INTERVAL)
             await self._file.read()
         self._unlocking = None
         self._on_unlocked()
@@ -254,14 +239,13 @@ class TokenManager:
 
         Returns a warning if it could not be stored, and so will be lost when the daemon stops.
         """
-        managed = self._logins.get(login.id)
-        known = managed.stored if managed is not None else await self._file.find(login.id)
+        known = await self.stored(login.id)
         # A renewal under way may still produce the next generation.
         generation = 1 if known is None else known.generation + 2
-        login = attrs.evolve(login, generation=generation, machine=self._store.machine)
+        login = attrs.evolve(login, generation=generation)
         warning = ""
         try:
-            await self._file.save(login, url)
+            await self._file.change(lambda found: found.with_login(login, url))
         except StoreError as error:
             warning = str(error)
         self._servers[server_key(url, login.account)] = login.id
@@ -272,13 +256,13 @@ class TokenManager:
     async def stored(self, id: str) -> StoredLogin | None:
         """Return a login as it was last issued."""
         managed = self._logins.get(id)
-        return managed.stored if managed is not None else await self._file.find(id)
+        return managed.stored if managed is not None else (await self._file.read()).logins.get(id)
 
     async def remove_login(self, id: str) -> StoredLogin | None:
         """Forget a login, and return it, so that its tokens can be revoked. Raises StoreError."""
         managed, found = self._logins.get(id), await self.stored(id)
         if found is not None:
-            await self._file.remove(id)
+            await self._file.change(lambda contents: contents.without_login(id))
         if managed is not None:
             managed.is_removed = True
             managed.saver.discard()
@@ -289,52 +273,27 @@ class TokenManager:
 
     async def renew(self, id: str) -> ManagedLogin | None:
         """Renew a login now, because a person asks for it; None if there is no such login."""
-        found = None if id in self._logins else await self._file.find(id)
-        managed = self._manage(found) if found is not None else self._logins.get(id)
-        if managed is not None:
-            managed.renew()
-            await managed.wait_renewed()
+        found = await self.stored(id)
+        if found is None:
+            return None
+        managed = self._manage(found)
+        managed.renew()
+        await managed.wait_renewed()
         return managed
 
-    # ── clients (see `KnownClients`) ────────────────────────────────────────────────────────────
-
-    async def known_issuers(self) -> Collection[str]:
-        return {each.issuer for each in (await self._file.read()).logins.values()}
-
-    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
-        return (await self._file.read()).clients.get(client_key(issuer, redirect_uri))
-
-    async def bound_issuer(self, client_id: str) -> str | None:
-        logins = (await self._file.read()).logins.values()
-        used = (each for each in logins if each.client.client_id == client_id)
-        return next((each.issuer for each in used if each.client.origin == "pre-registered"), None)
-
-    async def remember_registration(self, client: ClientRegistration) -> None:
-        """Store a registration for further logins at its issuer."""
-        if client.client_secret:
-            self._redactor.add([client.client_secret])
-        await self._set_client(client, client)
-
-    async def forget_registration(self, client: ClientRegistration) -> None:
-        await self._set_client(client, None)
-
-    async def _set_client(self, of: ClientRegistration, client: ClientRegistration | None) -> None:
-        key = client_key(of.issuer, next(iter(of.redirect_uris), None))
-        with suppress(StoreError):  # it is in the status
-            await self._file.set_client(key, client)
+    async def stored_logins(self) -> Collection[StoredLogin]:
+        """Return the logins in the file."""
+        return (await self._file.read()).logins.values()
 
     async def logins(self) -> list[tuple[ManagedLogin, tuple[str, ...]]]:
         """Return all logins, also those that no server uses, each with the URLs of its servers."""
-        contents: StoredLogins = await self._file.read()
+        contents = await self._file.read()
         if self._unlocking is not None and not self._store.is_locked:
             self._unlocking.cancel()
         users: dict[str, list[str]] = {}
         for key, id in {**contents.servers, **self._servers}.items():
             users.setdefault(id, []).append(key.partition("\n")[0])
-        found = {
-            id: ManagedLogin(stored, attrs.evolve(self._context, mask=_ignore))
-            for id, stored in contents.logins.items()
-        }
+        found = {id: ManagedLogin(stored, self._context) for id, stored in contents.logins.items()}
         return [(login, tuple(users.get(id, ()))) for id, login in {**found, **self._logins}.items()]
 
     @property
@@ -402,10 +361,6 @@ class TokenManager:
     def _sleep_until(self, due: float) -> float:
         """Return a time in seconds since boot as `trio.current_time()`."""
         return trio.current_time() + max(0.0, due - self._clocks.boot())
-
-
-def _ignore(stored: StoredLogin, id: str) -> None:
-    """The tokens of a login that is only listed are not used, and so need not be masked."""
 
 
 def request_to_revoke(stored: StoredLogin, manager: TokenManager) -> TokenRequest | None:

@@ -48,35 +48,6 @@ def _check_times(*moments: float | None) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class RenewalAttempt:
-    """A renewal that has started and whose response is not stored yet. Written before the request is sent."""
-
-    generation: int
-    """Of the tokens that it renews."""
-    at: float
-    token_hash: str
-    """Of the refresh token; see `hash_token`."""
-
-    def __attrs_post_init__(self) -> None:
-        _check_times(self.at)
-
-
-@attrs.frozen(kw_only=True)
-class LoginEnd:
-    """Why a login is over. Nothing in it is secret."""
-
-    at: float
-    message: str
-    error: str = ""
-    """The error code of the authorization server."""
-    status: int = 0
-    generation: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        _check_times(self.at)
-
-
-@attrs.frozen(kw_only=True)
 class StoredLogin:
     """One login: the tokens, where they are valid, and how they are renewed.
 
@@ -96,27 +67,21 @@ class StoredLogin:
     """The parameter `resource` of every token request (RFC 8707); None if it is not sent."""
     revocation_endpoint: str | None = None
     requested_scopes: tuple[str, ...] | None = None
-    extra_parameters: Mapping[str, str] = attrs.field(factory=dict)
-    """Further parameters of every renewal."""
     dpop_key: str | None = attrs.field(default=None, repr=False)
     """The PEM key that the tokens are bound to; None for tokens that anybody can use."""
-    subject: str | None = None
-    """Who is logged in, for people."""
-    machine: str = ""
-    """The machine that holds the login. A copy on another one must not renew it: see `TokenStore`."""
     generation: int = 1
     """Incremented with every new access token."""
     logged_in_at: float = 0.0
-    renewed_at: float | None = None
-    attempt: RenewalAttempt | None = None
-    """Set while the answer to a renewal may be lost: the stored refresh token may be used up."""
-    ended: LoginEnd | None = None
-    """Set when the authorization server no longer accepts the refresh token."""
+    attempt_at: float | None = None
+    """When a renewal of these tokens began whose outcome is not stored: the refresh token may be used up.
+    Written before the request is sent."""
+    ended: str | None = None
+    """Why the authorization server no longer accepts the refresh token."""
 
     def __attrs_post_init__(self) -> None:
         """Raises ValueError for values that cannot be used, as in a damaged file."""
         tokens = self.tokens
-        _check_times(self.logged_in_at, self.renewed_at, tokens.obtained_at, tokens.expires_at)
+        _check_times(self.logged_in_at, self.attempt_at, tokens.obtained_at, tokens.expires_at)
         for token in (tokens.access_token, tokens.refresh_token):
             if token is not None and (len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token)):
                 raise ValueError("a token has characters that a header cannot contain, or too many")
@@ -128,15 +93,9 @@ class StoredLogin:
         return login_id(self.resource, self.issuer, self.account)
 
     @property
-    def is_uncertain(self) -> bool:
-        """Whether a renewal of exactly these tokens has started and its outcome was not stored."""
-        refresh, attempt = self.tokens.refresh_token, self.attempt
-        return (
-            attempt is not None
-            and attempt.generation == self.generation
-            and refresh is not None
-            and attempt.token_hash == hash_token(refresh)
-        )
+    def renewed_at(self) -> float | None:
+        """When the current tokens were issued, if they are not those of the login itself."""
+        return self.tokens.obtained_at if self.tokens.obtained_at > self.logged_in_at else None
 
     def secrets(self) -> tuple[str, ...]:
         """Return everything in it that must not be shown."""
@@ -149,11 +108,6 @@ def login_id(resource: str, issuer: str, account: str) -> str:
     return hashlib.sha256("\n".join((resource, issuer, account)).encode()).hexdigest()[:24]
 
 
-def hash_token(token: str) -> str:
-    """Return what identifies a token without revealing it."""
-    return hashlib.sha256(token.encode()).hexdigest()[:32]
-
-
 @attrs.frozen(kw_only=True)
 class StoredLogins:
     """The contents of the file."""
@@ -162,17 +116,16 @@ class StoredLogins:
     """By `StoredLogin.id`."""
     servers: Mapping[str, str] = attrs.field(factory=dict)
     """`server_key` → the id of its login, so that the first request after a start is signed already."""
-    clients: Mapping[str, ClientRegistration] = attrs.field(factory=dict)
-    """`client_key` → the registration to use for further logins."""
-    unreadable: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
-    """Section → entries that are not understood. They are kept as they are."""
 
     def login_of(self, url: str, account: str) -> StoredLogin | None:
         """Return the login of the server at `url`."""
         return self.logins.get(self.servers.get(server_key(url, account), ""))
 
     def with_login(self, login: StoredLogin, url: str | None = None) -> StoredLogins:
-        """Return a copy with this login, which the server at `url` uses from now on."""
+        """Return a copy with this login, which the server at `url` uses from now on. A newer one is kept."""
+        known = self.logins.get(login.id)
+        if known is not None and known.generation > login.generation:
+            return self
         servers = dict(self.servers)
         if url is not None:
             servers[server_key(url, login.account)] = login.id
@@ -185,63 +138,27 @@ class StoredLogins:
             servers={key: named for key, named in self.servers.items() if named != id},
         )
 
-    def with_client(self, key: str, client: ClientRegistration | None) -> StoredLogins:
-        """Return a copy with this registration, or without it."""
-        clients = {name: each for name, each in self.clients.items() if name != key}
-        return attrs.evolve(self, clients=clients if client is None else {**clients, key: client})
-
 
 def server_key(url: str, account: str) -> str:
     return f"{url}\n{account}"
 
 
-def client_key(issuer: str, redirect_uri: str | None) -> str:
-    """Return what a registration is stored under. Servers compare the hosts of redirect URIs exactly."""
-    if redirect_uri is None or redirect_uri.startswith("http://127.0.0.1"):
-        return f"{issuer}\n127.0.0.1"
-    return f"{issuer}\nlocalhost" if redirect_uri.startswith("http://localhost") else f"{issuer}\nother"
-
-
 def to_json(logins: StoredLogins) -> dict[str, object]:
-    """Return plain JSON values, with the entries that were not understood."""
-    sections: dict[str, dict[str, object]] = {
-        "servers": dict(logins.servers),
-        "clients": {
-            key: codec.unstructure(_without_own_secret(each)) for key, each in logins.clients.items()
-        },
-        "logins": {key: codec.unstructure(_storable(each)) for key, each in logins.logins.items()},
-    }
-    return {name: {**logins.unreadable.get(name, {}), **entries} for name, entries in sections.items()}
+    """Return plain JSON values."""
+    stored = {key: codec.unstructure(_storable(each)) for key, each in logins.logins.items()}
+    return {"servers": dict(logins.servers), "logins": stored}
 
 
 def from_json(document: Mapping[str, object]) -> StoredLogins:
-    """Return the contents; what is not understood is in `unreadable`. Raises ValueError for no object."""
-    unreadable: dict[str, dict[str, object]] = {}
-
-    def section(name: str, kind: type) -> dict[str, object]:
-        entries = document.get(name, {})
-        if not isinstance(entries, dict):
-            raise ValueError(f"`{name}` is not an object")
-        found: dict[str, object] = {}
-        for key, value in entries.items():
-            try:
-                found[key] = codec.structure(value, kind)
-            except ValueError:
-                unreadable.setdefault(name, {})[key] = value
-        return found
-
-    servers, clients = section("servers", str), section("clients", ClientRegistration)
-    logins = section("logins", StoredLogin)
-    return StoredLogins(servers=servers, clients=clients, logins=logins, unreadable=unreadable)  # type: ignore[arg-type]  # checked by `structure`
+    """Return the contents. Raises ValueError for anything that `to_json` does not return."""
+    return codec.structure({name: document.get(name, {}) for name in ("servers", "logins")}, StoredLogins)
 
 
 def _storable(login: StoredLogin) -> StoredLogin:
-    return attrs.evolve(login, client=_without_own_secret(login.client))
-
-
-def _without_own_secret(client: ClientRegistration) -> ClientRegistration:
     """The secret of a pre-registered client is in the definition, which may refer to a secret store."""
-    return attrs.evolve(client, client_secret=None) if client.origin == "pre-registered" else client
+    if login.client.origin != "pre-registered":
+        return login
+    return attrs.evolve(login, client=attrs.evolve(login.client, client_secret=None))
 
 
 # ── the file ──────────────────────────────────────────────────────────────────────────────────────────
@@ -262,11 +179,10 @@ class StoreError(Exception):
 class TokenStore:
     """Use from one thread at a time. `open` first; `close` releases the lock."""
 
-    def __init__(self, state_dir: Path, machine: str | None = None, key: LoginKey | None = None) -> None:
-        """`machine` identifies this machine; None determines it. With `key`, the file is encrypted."""
+    def __init__(self, state_dir: Path, key: LoginKey | None = None) -> None:
+        """With `key`, the file is encrypted."""
         self.directory = state_dir / "login"
         self.path = self.directory / "logins.json"
-        self.machine = machine_id() if machine is None else machine
         self.other_daemon = ""
         """Describes the daemon that holds the lock; empty if this one does."""
         self.problem = ""
@@ -326,10 +242,7 @@ class TokenStore:
             raise
         self.is_locked = False
         if self.is_keeper or self.other_daemon:  # otherwise the directory cannot be used
-            damaged = sum(map(len, contents.unreadable.values()))
-            self._report(
-                f"{damaged} entries of {self.path} are damaged; they are kept and not used" if damaged else ""
-            )
+            self._report("")
         return contents
 
     def change(self, edit: Callable[[StoredLogins], StoredLogins]) -> StoredLogins:
@@ -354,14 +267,13 @@ class TokenStore:
         after = edit(before)
         data = msgspec.json.format(msgspec.json.encode({"version": VERSION, **to_json(after)}), indent=1)
         try:
-            data = data if self._key is None else self._sealed(data, self._key)
+            if self._key is not None:
+                sealed = {"version": SEALED_VERSION, "sealed": seal(data, self._key.read_or_create())}
+                data = msgspec.json.encode(sealed)
             write_atomically(self.path, data, 0o600)
-        except OSError as error:
-            message = f"cannot write {self.path}: {_reason(error)}; logins are kept in memory"
-            self._report(message)
-            raise StoreError(message) from None
-        except (KeyUnavailable, CannotUnseal) as error:
-            message = f"cannot encrypt {self.path}: {error}; logins are kept in memory"
+        except (OSError, KeyUnavailable, CannotUnseal) as error:
+            what = "write" if isinstance(error, OSError) else "encrypt"
+            message = f"cannot {what} {self.path}: {_reason(error)}; logins are kept in memory"
             self._report(message)
             raise StoreError(message) from None
         self._report("")
@@ -404,11 +316,6 @@ class TokenStore:
             return from_json(document)
         except ValueError:
             raise self._damaged() from None
-
-    def _sealed(self, data: bytes, key: LoginKey) -> bytes:
-        """Return the document that contains an encrypted one. Raises KeyUnavailable and CannotUnseal."""
-        document = {"version": SEALED_VERSION, "sealed": seal(data, key.read_or_create())}
-        return msgspec.json.encode(document)
 
     def _unsealed(self, document: Mapping[str, object]) -> dict[str, object]:
         """Return the document that is encrypted in another. Raises StoreError; the file is kept."""
@@ -491,19 +398,6 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def machine_id() -> str:
-    """Return what identifies this machine, without revealing its id; empty if it has none.
-
-    A home directory may be copied, or shared over NFS. The lock covers one machine only.
-    """
-    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        with suppress(OSError):
-            found = Path(path).read_text("ascii", "replace").strip()
-            if found:
-                return hashlib.sha256(f"mcpd login {found}".encode()).hexdigest()[:16]
-    return ""
-
-
 # ── asynchronous access ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -512,7 +406,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class LoginFile:
-    """The methods raise StoreError if nothing was written. An operation cannot be cancelled once started."""
+    """`TokenStore` for tasks, one operation at a time. None can be cancelled once started."""
 
     def __init__(self, store: TokenStore) -> None:
         self.store = store
@@ -521,13 +415,6 @@ class LoginFile:
     async def read(self) -> StoredLogins:
         """Return the contents, empty if they cannot be read, and take the lock if it is free."""
         return await self._run(self.store.open)
-
-    async def find(self, id: str) -> StoredLogin | None:
-        return (await self.read()).logins.get(id)
-
-    async def find_for(self, url: str, account: str) -> StoredLogin | None:
-        """Return the login of the server at `url`."""
-        return (await self.read()).login_of(url, account)
 
     async def check_key(self) -> str:
         return await self._run(self.store.check_key)
@@ -538,22 +425,8 @@ class LoginFile:
             await self.read()
         return self.store.is_keeper or not self.store.other_daemon
 
-    async def save(self, login: StoredLogin, url: str | None = None) -> None:
-        """Store a login, which the server at `url` uses from now on. A newer one in the file is kept."""
-
-        def edit(found: StoredLogins) -> StoredLogins:
-            known = found.logins.get(login.id)
-            newer = known is not None and known.generation > login.generation
-            return found if newer else found.with_login(login, url)
-
+    async def change(self, edit: Callable[[StoredLogins], StoredLogins]) -> None:
         await self._run(self.store.change, edit)
-
-    async def remove(self, id: str) -> None:
-        await self._run(self.store.change, lambda found: found.without_login(id))
-
-    async def set_client(self, key: str, client: ClientRegistration | None) -> None:
-        """Store a client registration, or remove it."""
-        await self._run(self.store.change, lambda found: found.with_client(key, client))
 
     async def _run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return await trio.to_thread.run_sync(function, *arguments, limiter=self._turn)

@@ -30,7 +30,6 @@ from mcpd.auth.oauth.tokens import (
     client_credentials,
     id_jag_exchange,
     jwt_bearer,
-    parse_token_answer,
     token_request,
 )
 from mcpd.model.errors import LinkLost
@@ -200,14 +199,7 @@ class UnattendedCredentials:
         fetch = GuardedFetch(provider.token_endpoint, self._environ)
         request = token_request(TokenEndpoint(provider.token_endpoint, client), grant, parameters)
         try:
-            answer = await fetch.post(request)
-            tokens = parse_token_answer(
-                answer.status,
-                answer.body,
-                sent_at=self._now(),
-                content_type=answer.content_type,
-                is_exchange=True,
-            )
+            tokens = await request_tokens(fetch, request, requested=None, is_exchange=True, now=self._now)
         except (FetchError, TokenError) as error:
             raise _failed("identity provider", error) from None
         self._mask([tokens.access_token])

@@ -49,7 +49,7 @@ class LoginOffer(Record):
     attempt: str
     """Identifies the attempt in the other methods."""
     server: str
-    url: str
+    url: str = attrs.field(repr=False)
     """The URL to open in a browser. mcpd never opens it."""
     issuer: str
     """The authorization server."""

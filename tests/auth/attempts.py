@@ -11,35 +11,22 @@ import attrs
 import trio
 
 from mcpd.auth.login import LoginAttempt, LoginRequest
-from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.token_store import StoredLogin
 from mcpd.model.server_spec import OAuthSettings
 
 
 @attrs.define(eq=False)
 class Memory:
-    """What earlier logins left."""
+    """What logins leave."""
 
-    clients: dict[str, ClientRegistration] = attrs.field(factory=dict)
-    bound: dict[str, str] = attrs.field(factory=dict)
+    earlier: list[StoredLogin] = attrs.field(factory=list)
     saved: list[StoredLogin] = attrs.field(factory=list)
 
-    async def known_issuers(self) -> Collection[str]:
-        return self.clients
-
-    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
-        return self.clients.get(issuer)
-
-    async def bound_issuer(self, client_id: str) -> str | None:
-        return self.bound.get(client_id)
-
-    async def forget_registration(self, client: ClientRegistration) -> None:
-        self.clients.pop(client.issuer, None)
+    async def known(self) -> Collection[StoredLogin]:
+        return [*self.earlier, *self.saved]
 
     async def save(self, login: StoredLogin, url: str) -> None:
         self.saved.append(login)
-        if login.client.origin == "dynamic":
-            self.clients[login.issuer] = login.client
 
 
 @asynccontextmanager
@@ -52,7 +39,7 @@ async def attempting(
     memory = memory or Memory()
     attempt = LoginAttempt(
         LoginRequest(server="fake", url=url, settings=OAuthSettings(**options), **request),
-        memory,
+        memory.known,
         memory.save,
         {},
         now,

@@ -14,9 +14,10 @@ import attrs
 import httpx
 import trio
 
+from mcpd.auth.discovery import FetchedAnswer, FetchError
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
-from mcpd.auth.renewal import Clocks, RequestFailed, TokenAnswer
+from mcpd.auth.renewal import Clocks
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.privacy.redact import Redactor
@@ -29,7 +30,7 @@ ISSUER, URL = "https://as.example", "https://mcp.example/mcp"
 START = 1_790_000_000.0
 """The wall clock when a test begins."""
 
-Fault = Callable[["AuthorizationServer", TokenRequest], Awaitable[TokenAnswer]]
+Fault = Callable[["AuthorizationServer", TokenRequest], Awaitable[FetchedAnswer]]
 
 
 @attrs.define(eq=False)
@@ -67,21 +68,21 @@ class AuthorizationServer:
         self.refresh = f"refresh-canary-{number}"
         return answer
 
-    def handle(self, request: TokenRequest) -> TokenAnswer:
+    def handle(self, request: TokenRequest) -> FetchedAnswer:
         """Answer without a fault."""
         fields = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         used = fields["refresh_token"]
         if not self.revoked and used == self.refresh:
             answer = self.issue()
             self._previous = (used, answer)
-            return TokenAnswer(200, json.dumps(answer).encode())
+            return FetchedAnswer(200, json.dumps(answer).encode())
         if not self.revoked and self.grace and self._previous is not None and used == self._previous[0]:
-            return TokenAnswer(200, json.dumps(self._previous[1]).encode())
+            return FetchedAnswer(200, json.dumps(self._previous[1]).encode())
         self.revoked = True
         self.access.clear()
         return refuse("invalid_grant")
 
-    async def send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
+    async def send(self, login: StoredLogin, request: TokenRequest) -> FetchedAnswer:
         assert request.url == login.token_endpoint
         self.requests.append({name: values[0] for name, values in parse_qs(request.body.decode()).items()})
         await trio.sleep(self.takes)
@@ -89,35 +90,38 @@ class AuthorizationServer:
         return self.handle(request) if fault is None else await fault(self, request)
 
 
-def refuse(error: str, status: int = 400) -> TokenAnswer:
-    return TokenAnswer(status, json.dumps({"error": error}).encode())
+def refuse(error: str, status: int = 400) -> FetchedAnswer:
+    return FetchedAnswer(status, json.dumps({"error": error}).encode())
 
 
 def answering(
     status: int, body: bytes = b"", retry_after: float | None = None, kind: str = "text/html"
 ) -> Fault:
-    async def fault(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
-        return TokenAnswer(status, body, kind, retry_after)
+    async def fault(server: AuthorizationServer, request: TokenRequest) -> FetchedAnswer:
+        headers = {"Content-Type": kind} | (
+            {} if retry_after is None else {"Retry-After": f"{retry_after:.0f}"}
+        )
+        return FetchedAnswer(status, body, httpx.Headers(headers))
 
     return fault
 
 
-async def unsent(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
-    raise RequestFailed("it cannot be reached: Connection refused", may_have_arrived=False)
+async def unsent(server: AuthorizationServer, request: TokenRequest) -> FetchedAnswer:
+    raise FetchError("it cannot be reached: Connection refused", may_have_arrived=False)
 
 
-async def lose_answer(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
+async def lose_answer(server: AuthorizationServer, request: TokenRequest) -> FetchedAnswer:
     """The server rotates, and the answer does not arrive."""
     server.handle(request)
-    raise RequestFailed("the connection broke: Connection reset by peer", may_have_arrived=True)
+    raise FetchError("the connection broke: Connection reset by peer", may_have_arrived=True)
 
 
-async def cut_answer(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
+async def cut_answer(server: AuthorizationServer, request: TokenRequest) -> FetchedAnswer:
     """The server rotates, and half of the answer arrives."""
     return attrs.evolve(server.handle(request), body=b'{"access_token":"acc')
 
 
-async def hang(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
+async def hang(server: AuthorizationServer, request: TokenRequest) -> FetchedAnswer:
     await trio.sleep_forever()
     raise AssertionError
 
@@ -230,7 +234,7 @@ async def logged_in(
     server = authorization or AuthorizationServer()
     time = FakeClocks()
     redactor, events = Redactor(), list[str]()
-    store = TokenStore(home, "this machine")
+    store = TokenStore(home)
     manager = TokenManager(
         store,
         server.send,

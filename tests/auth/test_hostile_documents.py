@@ -1,34 +1,30 @@
 """Every document of a login may be an attack: it ends at its step, reaches nobody else, and is explained.
 
-T12, T13, T17 and T18 of the table in `test_fault_table`.
+T12, T13 and T18 of the table in `test_fault_table`.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.discovery import MAX_REQUESTS, FetchError, GuardedFetch, LoginError
+from mcpd.auth.discovery import MAX_REQUESTS, FetchedAnswer, FetchError, GuardedFetch, LoginError
 from mcpd.auth.oauth.metadata import is_usable
 from mcpd.auth.oauth.tokens import TokenRequest
-from mcpd.auth.renewal import TokenAnswer
 from mcpd.auth.token_store import StoredLogin
 from tests.auth.attempts import attempting
 from tests.auth.authorization_server import ISSUER, URL, a_login
 from tests.auth.authorization_server import AuthorizationServer as RotatingServer
 from tests.auth.authorization_server import logged_in as renewing_world
 from tests.auth.test_guarded_fetch import Names, names
-from tests.auth.test_login_attempt import failure, logged_in
+from tests.auth.test_login_attempt import failure
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
 from tests.fakes.http import Request, fake_http
 from tests.stopwatch import stopwatch, within
@@ -265,36 +261,7 @@ async def test_t12_two_tabs_lead_to_one_login() -> None:
         assert len(server.token_requests) == 1
 
 
-# ── T17, T18: registrations ──────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_t17_a_registration_that_the_server_has_forgotten_is_replaced_once(status: int) -> None:
-    """Before a person sees an error page."""
-    async with authorization_server() as server:
-        memory = await logged_in(server)
-        server.clients.clear()
-        server.unknown_client_status = status
-        old = memory.clients[server.origin]
-        memory.clients[server.origin] = attrs.evolve(old, registered_at=time.time() - 2 * 86_400)
-        async with attempting(server.url, memory) as attempt:
-            offer = await attempt.wait_offer()
-            await server.return_to(await server.visit(offer.url))  # asserts that there is no error page
-            await attempt.wait()
-        assert len(server.asked("/register")) == 2
-
-
-async def test_t17_a_server_that_returns_a_dead_registration_again_is_asked_once() -> None:
-    async with authorization_server() as server:
-        memory = await logged_in(server)
-        server.clients.clear()
-        old = memory.clients[server.origin]
-        memory.clients[server.origin] = attrs.evolve(old, registered_at=time.time() - 2 * 86_400)
-        body = json.dumps({"client_id": old.client_id, "redirect_uris": list(old.redirect_uris)})
-        server.answers["/register"] = (201, body.encode())
-        async with attempting(server.url, memory) as attempt:
-            await attempt.wait_offer()
-        assert len(server.asked("/register")) == 2
+# ── T18: another authorization server ────────────────────────────────────────────────────────────────────
 
 
 class _TwoServers(RotatingServer):
@@ -305,7 +272,7 @@ class _TwoServers(RotatingServer):
         self.second = RotatingServer()
         self.second._numbers = itertools.count(1000)
 
-    async def send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
+    async def send(self, login: StoredLogin, request: TokenRequest) -> FetchedAnswer:
         if login.issuer == ISSUER:
             return await super().send(login, request)
         return await self.second.send(login, request)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from mcpd.auth.discovery import FetchedAnswer
 from mcpd.auth.oauth.tokens import TokenRequest
-from mcpd.auth.renewal import TokenAnswer
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.files import atomic
@@ -77,7 +77,7 @@ def renew(home: Path, server: AuthorizationServer, state: Path, point: str) -> N
     killer = Killer(point)
     atomic.os = _PatchedOs(killer)  # type: ignore[assignment, attr-defined]
 
-    async def send(login: StoredLogin, request: TokenRequest) -> TokenAnswer:
+    async def send(login: StoredLogin, request: TokenRequest) -> FetchedAnswer:
         killer.reach("before the request")
         answer = server.handle(request)
         state.write_text(f"{server.refresh}\n{int(server.revoked)}")  # noqa: ASYNC240 - nothing else runs here
@@ -85,7 +85,7 @@ def renew(home: Path, server: AuthorizationServer, state: Path, point: str) -> N
         return answer
 
     async def run() -> None:
-        manager = TokenManager(TokenStore(home, "m"), send, Redactor())
+        manager = TokenManager(TokenStore(home), send, Redactor())
         async with manager.running():
             credentials = await manager.credentials_for("it", URL)
             assert credentials.login is not None
@@ -124,9 +124,9 @@ def test_t7_a_killed_renewal_leaves_a_valid_file(tmp_path: Path, point: str, gra
     for round in range(ROUNDS):
         home, state = tmp_path / str(round), tmp_path / f"state{round}"
         server = AuthorizationServer(grace=grace, takes=0)
-        store = TokenStore(home, "m")
+        store = TokenStore(home)
         store.open()
-        login = a_login(server.issue(), START, machine="m")
+        login = a_login(server.issue(), START)
         store.change(lambda found, login=login: found.with_login(login, URL))  # type: ignore[misc]
         store.close()
         used = server.refresh
@@ -142,7 +142,7 @@ def test_t7_a_killed_renewal_leaves_a_valid_file(tmp_path: Path, point: str, gra
         store.close()
 
         async def recover(home: Path = home, server: AuthorizationServer = server) -> StoredLogin:
-            manager = TokenManager(TokenStore(home, "m"), server.send, Redactor())
+            manager = TokenManager(TokenStore(home), server.send, Redactor())
             async with manager.running():
                 credentials = await manager.credentials_for("it", URL)
                 assert credentials.login is not None
@@ -153,6 +153,6 @@ def test_t7_a_killed_renewal_leaves_a_valid_file(tmp_path: Path, point: str, gra
         lost = not grace and point in SENT_AND_NOT_STORED
         assert (recovered.ended is not None) is lost
         if recovered.ended is not None:
-            assert "was lost" in recovered.ended.message  # known from what was stored before the request
+            assert "was lost" in recovered.ended  # known from what was stored before the request
         else:
             assert recovered.tokens.refresh_token == server.refresh

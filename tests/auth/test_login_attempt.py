@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import attrs
 import pytest
 import trio
 
 from mcpd.auth.discovery import LoginError
+from mcpd.auth.oauth.registration import ClientRegistration
 from tests.auth.attempts import Memory, attempting
+from tests.auth.test_token_store import LOGIN
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
 from tests.interop.peers import free_port
 
@@ -65,14 +68,6 @@ async def test_the_page_in_the_browser_says_so_and_holds_no_secret() -> None:
         assert page.headers["referrer-policy"] == "no-referrer"
 
 
-async def test_the_second_login_uses_the_same_registration_and_port() -> None:
-    async with authorization_server() as server:
-        memory = await logged_in(server)
-        await logged_in(server, memory)
-        assert len(server.asked("/register")) == 1
-        assert memory.saved[0].client == memory.saved[1].client
-
-
 async def test_a_server_of_2025_03_26_without_any_metadata() -> None:
     async with authorization_server() as server:
         server.prm = server.metadata = None
@@ -103,6 +98,15 @@ async def test_a_server_that_cannot_answer_now_is_not_one_without_metadata(path:
         assert server.asked("/register") == []
 
 
+async def test_scopes_that_a_registration_may_not_name_are_left_out() -> None:
+    async with authorization_server() as server:
+        assert server.prm is not None
+        server.prm["scopes_supported"] = ["read"]
+        server.rejects_scope = True
+        await logged_in(server)
+        assert len(server.asked("/register")) == 2
+
+
 async def test_a_server_without_registration_says_what_to_do() -> None:
     async with authorization_server() as server:
         assert server.metadata is not None
@@ -119,7 +123,8 @@ def registered(server: AuthorizationServer, uri: str, client_id: str = "mine") -
 
 async def test_the_client_of_the_definition_is_not_offered_to_another_issuer() -> None:
     async with authorization_server() as server:
-        memory = Memory(bound={"mine": "https://earlier.example"})
+        client = ClientRegistration("https://earlier.example", "mine", "pre-registered")
+        memory = Memory(earlier=[attrs.evolve(LOGIN, issuer="https://earlier.example", client=client)])
         error = await failure(server, memory, client_id="mine", client_secret="my-secret")
         assert "https://earlier.example" in error.message
         assert server.asked("/authorize") == server.asked("/token") == []
@@ -137,26 +142,12 @@ async def test_a_client_metadata_document_is_preferred_to_a_registration() -> No
         assert server.asked("/register") == []
 
 
-async def test_a_registration_whose_port_is_taken_is_replaced() -> None:
+async def test_t17_a_registration_that_the_server_has_forgotten_is_replaced() -> None:
     async with authorization_server() as server:
         memory = await logged_in(server)
-        port = int(urlsplit(memory.saved[0].client.redirect_uris[0]).port or 0)
-        blockers = await trio.open_tcp_listeners(port, host="127.0.0.1")
-        try:
-            await logged_in(server, memory)
-        finally:
-            for each in blockers:
-                await each.aclose()
+        server.clients.clear()
+        await logged_in(server, memory)
         assert len(server.asked("/register")) == 2
-
-
-async def test_a_dead_client_at_the_token_endpoint_is_forgotten() -> None:
-    async with authorization_server() as server:
-        memory = await logged_in(server)
-        server.answers["/token"] = (401, b'{"error":"invalid_client"}')
-        error = await failure(server, memory)
-        assert "registers again" in error.message
-        assert memory.clients == {}
 
 
 def free_uri() -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -15,11 +16,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mcpd.auth.discovery import FetchedAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest
-from mcpd.auth.renewal import TokenAnswer, lead_time
+from mcpd.auth.renewal import lead_time
 from mcpd.auth.token_manager import TokenManager
-from mcpd.auth.token_store import StoredLogin, TokenStore
+from mcpd.auth.token_store import StoredLogins, TokenStore
 from mcpd.model.errors import LinkLost, McpdError
 from mcpd.model.server_spec import OAuthSettings
 from mcpd.privacy.redact import Redactor
@@ -109,7 +111,7 @@ async def test_t4_a_second_daemon_uses_the_logins_and_does_not_renew_them(
     """It uses what the first one has renewed, and says who keeps the logins."""
     async with logged_in(tmp_path) as world:
         second = TokenManager(
-            TokenStore(tmp_path, "this machine"),
+            TokenStore(tmp_path),
             world.authorization.send,
             Redactor(),
             clocks=world.time.clocks(),
@@ -163,7 +165,7 @@ async def test_t9_a_late_invalid_grant_does_not_touch_a_newer_login(
 ) -> None:
     """A person logged in again while the renewal of the old login was under way."""
 
-    async def late(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
+    async def late(server: AuthorizationServer, request: TokenRequest) -> FetchedAnswer:
         await trio.sleep(10)
         return refuse("invalid_grant")
 
@@ -293,7 +295,7 @@ async def test_invalid_grant_for_the_newest_token_asks_for_a_person(
         assert world.events == ["login_done", "login_needed"]
         ended = world.stored().ended
         assert ended is not None
-        assert (ended.error, ended.status, ended.generation) == ("invalid_grant", 400, 1)
+        assert "invalid_grant" in ended
         assert world.credentials.sign("POST", URL) is UNSIGNED
         ((status, _),) = await world.manager.logins()
         assert status.state == "over"
@@ -320,13 +322,12 @@ async def test_t6_a_lost_answer_is_asked_for_once_more(
         assert server.requests[0] == server.requests[1]
         if grace or fault is hang:  # nothing was issued while it hung
             assert outcome == "ok"
-            assert world.stored().attempt is None
+            assert world.stored().attempt_at is None
         else:
             assert outcome == "401"
             ended = world.stored().ended
             assert ended is not None
-            assert "the answer to the renewal of" in ended.message
-            assert "was lost" in ended.message
+            assert "was lost" in ended
             assert await world.calls(5) == ["401"] * 5
             assert len(server.requests) == 2
 
@@ -376,20 +377,6 @@ async def test_renewals_for_refused_tokens_are_limited(autojump_clock: MockClock
             world.authorization.access.clear()
             await trio.sleep(1)
         assert 6 <= len(world.authorization.requests) <= 7
-
-
-async def test_a_login_of_another_machine_is_not_renewed(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A copied home directory: the other machine still renews it, and reuse would end it for both."""
-    server = AuthorizationServer()
-    async with logged_in(tmp_path, server) as world:
-        login = attrs.evolve(world.stored(), machine="another machine")
-        world.store.change(lambda found: found.with_login(login))
-    async with logged_in(tmp_path, server, login=False) as world:
-        assert await world.call() == "ok"
-        server.access.clear()
-        assert await world.call() == "401"
-        assert "copied from another machine" in world.credentials.advice()
-        assert server.requests == []
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────
@@ -453,27 +440,6 @@ async def test_t10_after_a_suspend_the_network_gets_a_moment(
         assert trio.current_time() - began < 101
 
 
-async def test_t10_a_wrong_clock_at_the_start_is_corrected(
-    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The clock of the hardware is an hour late until the network sets it."""
-    server = AuthorizationServer(ends_old_tokens=False)
-    async with logged_in(tmp_path, server):
-        pass
-    async with logged_in(tmp_path, server, login=False) as world:
-        world.time.wall_offset = 7200
-        with caplog.at_level(logging.INFO):
-            await world.call()
-            login = world.credentials.login
-            assert login is not None
-            login.on_due()
-            login.on_due()
-        assert caplog.text.count("the clock was set by +7200 s") == 1
-        assert not login.is_usable
-        assert await world.call() == "ok"
-        assert len(server.requests) == 1
-
-
 async def test_an_early_renewal_that_is_refused_is_tried_again_at_the_end(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
@@ -531,7 +497,7 @@ async def test_t11_tokens_in_memory_are_written_when_the_daemon_stops(
             patch.setattr("mcpd.files.atomic.os.replace", full)
             world.authorization.access.clear()
             assert await world.call() == "ok"
-    store = TokenStore(tmp_path, "this machine")
+    store = TokenStore(tmp_path)
     (stored,) = store.open().logins.values()
     store.close()
     assert stored.generation == 2
@@ -606,7 +572,7 @@ async def test_t14_a_redirect_does_not_take_the_token_to_another_place(
             await script(request)
 
     authorization = AuthorizationServer()
-    manager = TokenManager(TokenStore(tmp_path, "m"), authorization.send, Redactor())
+    manager = TokenManager(TokenStore(tmp_path), authorization.send, Redactor())
     async with fake_http(lure) as server, fake_http(elsewhere) as other, manager.running():
         credentials = await manager.credentials_for("it", server.url)
         login = a_login(authorization.issue(), time.time(), resource=server.url)
@@ -698,7 +664,7 @@ async def test_stopping_waits_for_an_answer_that_is_under_way(
         assert login is not None
         login.renew()
         await trio.sleep(0.5)
-    with_store = TokenStore(tmp_path, "this machine")
+    with_store = TokenStore(tmp_path)
     (stored,) = with_store.open().logins.values()
     with_store.close()
     assert stored.generation == 2
@@ -716,10 +682,10 @@ async def test_stopping_does_not_wait_for_ever(autojump_clock: MockClock, tmp_pa
         await trio.sleep(0.5)
     assert trio.current_time() - began < 15
     assert len(server.requests) == 1
-    store = TokenStore(tmp_path, "this machine")
+    store = TokenStore(tmp_path)
     (stored,) = store.open().logins.values()
     store.close()
-    assert stored.is_uncertain
+    assert stored.attempt_at is not None
     async with logged_in(tmp_path, server, login=False) as world:  # the next daemon repeats it
         await trio.sleep(1)
         assert len(server.requests) == 2
@@ -733,15 +699,15 @@ async def test_the_end_of_a_login_is_reported_before_a_request_fails(
     async with logged_in(tmp_path) as world:
         world.authorization.revoked = True
         world.authorization.access.clear()
-        save, saving, stored = world.manager._file.save, trio.Event(), trio.Event()
+        change, saving, stored = world.manager._file.change, trio.Event(), trio.Event()
 
-        async def save_slowly(login: StoredLogin, url: str | None = None) -> None:
-            if login.ended is not None:
+        async def change_slowly(edit: Callable[[StoredLogins], StoredLogins]) -> None:
+            if any(login.ended is not None for login in edit(StoredLogins()).logins.values()):
                 saving.set()
                 await stored.wait()
-            await save(login, url)
+            await change(edit)
 
-        world.manager._file.save = save_slowly  # type: ignore[method-assign]
+        world.manager._file.change = change_slowly  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.call)
             await saving.wait()
@@ -761,10 +727,10 @@ async def test_a_late_success_does_not_replace_a_newer_login(
         login.renew()
         await trio.sleep(1)
         newer = a_login(AuthorizationServer().issue(), world.time.clocks().wall())
-        await world.manager.add_login(attrs.evolve(newer, subject="new"), URL)
+        await world.manager.add_login(attrs.evolve(newer, requested_scopes=("new",)), URL)
         await trio.sleep(60)
-        assert world.stored().subject == "new"
-        assert login.stored.subject == "new"
+        assert world.stored().requested_scopes == ("new",)
+        assert login.stored.requested_scopes == ("new",)
 
 
 async def test_retry_after_is_obeyed_also_if_calls_come(autojump_clock: MockClock, tmp_path: Path) -> None:

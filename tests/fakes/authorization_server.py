@@ -44,7 +44,8 @@ class AuthorizationServer:
     token_type: str = "Bearer"
     nonce: str | None = None
     """The nonce that proofs at the token endpoint must contain."""
-    unknown_client_status: int = 400
+    rejects_scope: bool = False
+    """Whether no registration may name scopes."""
     iss: str | None = None
     """Sent with answers, if it is not None."""
     call_scopes: frozenset[str] = frozenset()
@@ -147,6 +148,9 @@ class AuthorizationServer:
 
     async def _register(self, request: Request) -> None:
         asked = request.message
+        if self.rejects_scope and "scope" in asked:
+            await request.reply(400, b'{"error":"invalid_client_metadata"}')
+            return
         self._count += 1
         client = {**asked, "client_id": f"client-{self._count}"}
         self.clients[client["client_id"]] = client
@@ -156,7 +160,7 @@ class AuthorizationServer:
         query = dict(parse_qsl(urlsplit(request.path).query))
         client = self.clients.get(query["client_id"])
         if client is None or query["redirect_uri"] not in client["redirect_uris"]:
-            await request.reply(self.unknown_client_status, b"unknown client", kind="text/plain")
+            await request.reply(400, b"unknown client", kind="text/plain")
             return
         self._count += 1
         code = f"code-{self._count}-secret"

@@ -416,7 +416,7 @@ class Files(Target):
         servers = {"calm": fake(), "needy": fake(env={"A": "${secret:A}"}), "more": fake()}
         store = TokenStore(self._home / "state" / "mcpd")
         store.open()
-        login = attrs.evolve(LOGIN, resource=REMOTE["url"], machine=store.machine)
+        login = attrs.evolve(LOGIN, resource=REMOTE["url"])
         store.change(lambda logins: logins.with_login(login, REMOTE["url"]))
         store.close()
         with running(self._home, servers) as daemon:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -78,8 +79,6 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PROTECTED_RESOURCE = "/.well-known/oauth-protected-resource"
 _AUTHORIZATION_SERVER = "/.well-known/oauth-authorization-server"
 _OPENID = "/.well-known/openid-configuration"
-_PLAIN = re.compile(r"https?://[a-z0-9.-]*[a-z0-9](?::[0-9]{1,4})?(?:/[A-Za-z0-9_-]+)*/?")
-"""URLs with nothing in them that needs a closer look."""
 
 
 def is_loopback_host(host: str) -> bool:
@@ -135,14 +134,13 @@ def canonical(url: str) -> str:
     return urlunsplit((parts.scheme.lower(), _authority(parts), path, "", ""))
 
 
+@lru_cache(maxsize=256)
 def covers(resource: str, url: str) -> bool:
     """Return whether a token for `resource` may be sent to `url`, and so whether `resource` is its server.
 
     Both have the same origin, and the path of `resource` is that of `url` or a parent of it, by whole
     segments: `/mcp` covers `/mcp/x`, and not `/mcpx`.
     """
-    if resource == url and _PLAIN.fullmatch(url):
-        return True
     try:
         outer, inner = urlsplit(http_url(resource)), urlsplit(http_url(url))
         if origin(resource) != origin(url) or outer.scheme not in _DEFAULT_PORTS or not outer.hostname:

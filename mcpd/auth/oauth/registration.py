@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Mapping
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 from urllib.parse import quote_plus, urlsplit
 
 import attrs
 import msgspec
 
-from mcpd.auth.oauth.metadata import json_object, quote, string, strings
+from mcpd.auth.oauth.metadata import json_object, quote, string
 
 # ── authentication ────────────────────────────────────────────────────────────────────────────────────
 
 
 Method = Literal["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
-
-METHODS: tuple[str, ...] = get_args(Method)
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
@@ -129,19 +127,12 @@ class ClientRegistration:
     """How the client authenticates at the token endpoint."""
     client_secret: str | None = attrs.field(default=None, repr=False)
     redirect_uris: tuple[str, ...] = ()
-    secret_expires_at: float | None = None
-    """Seconds since the epoch; None if the secret does not expire."""
-    registered_at: float | None = None
     secret_name: str | None = None
     """The name of `client_secret` in the secret store, if a person named this client at a login."""
 
     def authentication(self, sign_assertion: Callable[[], str] | None = None) -> ClientAuthentication:
         """Return what a token request needs. `sign_assertion` is needed for `private_key_jwt`."""
         return ClientAuthentication(self.client_id, self.method, self.client_secret, sign_assertion)
-
-    def is_expired(self, now: float) -> bool:
-        """Return whether the client secret is no longer valid."""
-        return self.secret_expires_at is not None and now >= self.secret_expires_at
 
 
 def pre_registered(
@@ -168,20 +159,16 @@ def is_metadata_document_url(url: str) -> bool:
 
 
 def registration_body(
-    redirect_uris: Collection[str],
-    *,
-    scopes: Collection[str] | None = None,
-    methods: Collection[str] | None = None,
-    omit: Collection[str] = (),
+    redirect_uri: str, *, scopes: Collection[str] | None = None, methods: Collection[str] | None = None
 ) -> bytes:
-    """Return the JSON of a registration request; `omit` names members that the server rejected.
+    """Return the JSON of a registration request.
 
     `methods` is `token_endpoint_auth_methods_supported`: `none` if it is allowed, since a client on a
     person's machine cannot keep a secret (RFC 8252, 8.4), otherwise the first that mcpd can use.
     """
     body: dict[str, object] = {
         "client_name": CLIENT_NAME,
-        "redirect_uris": list(redirect_uris),
+        "redirect_uris": [redirect_uri],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": _method_to_request(methods),
@@ -189,15 +176,7 @@ def registration_body(
     }
     if scopes:
         body["scope"] = " ".join(scopes)
-    return msgspec.json.encode({name: value for name, value in body.items() if name not in omit})
-
-
-def member_to_omit(refusal: RegistrationRefused, *, with_scope: bool) -> str | None:
-    """Return the member to leave out of one more attempt, or None if another attempt is pointless.
-
-    The server may reject metadata that it does not like (RFC 7591, 3.2.2). Only optional members go.
-    """
-    return "scope" if with_scope and refusal.status in (400, 422) else None
+    return msgspec.json.encode(body)
 
 
 def parse_registration_answer(
@@ -205,9 +184,7 @@ def parse_registration_answer(
     body: bytes,
     *,
     issuer: str,
-    redirect_uris: Collection[str],
     methods: Collection[str] | None,
-    now: float,
 ) -> ClientRegistration:
     """Return the client that the server registered, which may differ from the request (RFC 7591, 3.2.1).
 
@@ -220,32 +197,27 @@ def parse_registration_answer(
     if client_id is None:
         raise RegistrationRefused("its answer has no `client_id`", status=status)
     secret = string(document, "client_secret")
-    assigned = string(document, "token_endpoint_auth_method")
-    if assigned is not None and assigned not in METHODS:
-        raise RegistrationRefused(
-            f"it assigned the authentication method {quote(assigned)}, which mcpd does not know",
-            status=status,
-        )
-    if assigned in ("client_secret_basic", "client_secret_post") and secret is None:
-        raise RegistrationRefused(f"it assigned {assigned} without a `client_secret`", status=status)
-    if assigned == "private_key_jwt":
-        raise RegistrationRefused("it assigned private_key_jwt, but no key was registered", status=status)
-    try:
-        method = cast("Method", assigned) or choose_method(methods, has_secret=secret is not None)
-    except NoCommonMethod as error:
-        raise RegistrationRefused(str(error), status=status) from None
-    expires = document.get("client_secret_expires_at")
-    limited = isinstance(expires, (int, float)) and not isinstance(expires, bool) and 0 < expires < 1e12
     return ClientRegistration(
         issuer=issuer,
         client_id=client_id,
-        origin="dynamic",
-        method=method,
+        method=_assigned_method(status, string(document, "token_endpoint_auth_method"), secret, methods),
         client_secret=secret,
-        redirect_uris=strings(document, "redirect_uris") or tuple(redirect_uris),
-        secret_expires_at=float(cast("float", expires)) if limited and secret is not None else None,
-        registered_at=now,
     )
+
+
+def _assigned_method(
+    status: int, assigned: str | None, secret: str | None, methods: Collection[str] | None
+) -> Method:
+    usable = ("none",) if secret is None else ("none", "client_secret_basic", "client_secret_post")
+    if assigned is not None:
+        if assigned not in usable:
+            message = f"it assigned the authentication method {quote(assigned)} without what it requires"
+            raise RegistrationRefused(message, status=status)
+        return cast("Method", assigned)
+    try:
+        return choose_method(methods, has_secret=secret is not None)
+    except NoCommonMethod as error:
+        raise RegistrationRefused(str(error), status=status) from None
 
 
 def _method_to_request(methods: Collection[str] | None) -> str:

@@ -13,21 +13,17 @@ from mcpd.auth.oauth.registration import (
     RegistrationRefused,
     choose_method,
     is_metadata_document_url,
-    member_to_omit,
     parse_registration_answer,
     registration_body,
 )
 
 ISSUER = "https://as.example"
-REDIRECTS = ("http://127.0.0.1:32180/callback",)
-NOW = 1_800_000_000.0
+REDIRECT = "http://127.0.0.1:32180/callback"
 
 
 def parsed(answer: object, status: int = 201, methods: list[str] | None = None) -> ClientRegistration:
     body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-    return parse_registration_answer(
-        status, body, issuer=ISSUER, redirect_uris=REDIRECTS, methods=methods, now=NOW
-    )
+    return parse_registration_answer(status, body, issuer=ISSUER, methods=methods)
 
 
 def refused(answer: object, status: int = 400) -> RegistrationRefused:
@@ -38,23 +34,16 @@ def refused(answer: object, status: int = 400) -> RegistrationRefused:
 
 def test_the_request_declares_a_native_client_that_can_refresh() -> None:
     assert json.loads(
-        registration_body(REDIRECTS, scopes=("a", "b"), methods=["client_secret_post", "none"])
+        registration_body(REDIRECT, scopes=("a", "b"), methods=["client_secret_post", "none"])
     ) == {
         "client_name": "mcpd",
-        "redirect_uris": list(REDIRECTS),
+        "redirect_uris": [REDIRECT],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": "none",
         "application_type": "native",
         "scope": "a b",
     }
-
-
-def test_a_rejected_scope_is_left_out_once() -> None:
-    assert member_to_omit(refused({"error": "invalid_client_metadata"}), with_scope=True) == "scope"
-    assert member_to_omit(refused({"error": "invalid_client_metadata"}), with_scope=False) is None
-    assert member_to_omit(refused(b"", 403), with_scope=True) is None
-    assert "scope" not in json.loads(registration_body(REDIRECTS, scopes=("a",), omit=("scope",)))
 
 
 def test_what_the_server_assigns_is_taken_over() -> None:
@@ -71,10 +60,6 @@ def test_what_the_server_assigns_is_taken_over() -> None:
     )
     assert client.client_id == "s6BhdRkqt3"
     assert client.method == "client_secret_basic"
-    assert client.redirect_uris == ("https://client.example.org/callback",)
-    assert client.secret_expires_at == 2893276800
-    assert client.is_expired(2893276800)
-    assert not client.is_expired(NOW)
     assert client.authentication().headers()["Authorization"].startswith("Basic ")
     assert "cf136" not in repr(client)
 
@@ -114,13 +99,13 @@ def test_the_assigned_authentication_method(
         (201, {}, "no `client_id`"),
         (201, {"client_id": ""}, "no `client_id`"),
         (201, {"client_id": "a\nb"}, "no `client_id`"),
-        (201, {"client_id": "c", "token_endpoint_auth_method": "tls"}, "does not know"),
+        (201, {"client_id": "c", "token_endpoint_auth_method": "tls"}, "method tls"),
         (
             201,
             {"client_id": "c", "token_endpoint_auth_method": "client_secret_post"},
-            "without a `client_secret`",
+            "method client_secret_post",
         ),
-        (201, {"client_id": "c", "token_endpoint_auth_method": "private_key_jwt"}, "no key was registered"),
+        (201, {"client_id": "c", "token_endpoint_auth_method": "private_key_jwt"}, "private_key_jwt"),
     ],
 )
 def test_refusals(status: int, answer: object, text: str) -> None:
