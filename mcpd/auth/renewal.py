@@ -506,17 +506,17 @@ class ManagedLogin:
         if lost_at is None:
             before = self.stored = attrs.evolve(before, attempt_at=self._context.clocks.wall())
             await self.saver.save(before)
-        while True:
+        tokens: TokenSet | None = None
+        while tokens is None:
             try:
                 tokens = await request_renewal(before, self._context)
-                break
             except (FetchError, TokenError) as error:
                 if lost_at is not None or not may_be_lost(error):
                     return await self._conclude(before, error, lost_at)
-            log.info("the answer of %s was lost; repeating the request", before.token_endpoint)
-            lost_at = before.attempt_at  # the server may accept the same token for a while
-            if self._replaced_since(before):
-                return None
+                log.info("the answer of %s was lost; repeating the request", before.token_endpoint)
+                lost_at = before.attempt_at  # the server may accept the same token for a while
+                if self._replaced_since(before):
+                    return None
         if self._replaced_since(before):
             return None  # a person logged in meanwhile
         renewed = attrs.evolve(
