@@ -7,7 +7,6 @@ crash are skipped. If the disk is full, entries are kept in memory only.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections import deque
@@ -32,16 +31,11 @@ log = logging.getLogger("mcpd.state.history")
 
 MAX_FILE_SIZE = 1024 * 1024
 """Bytes after which a file is rotated."""
-MAX_ENTRIES = 200
-"""Entries kept in memory for each server, and for the daemon itself."""
-_MAX_SERVERS = 1000
-MAX_SIZE, MAX_TOTAL_SIZE = 256 * 1024, 4 * 1024 * 1024
-"""Bytes of memory for the entries of each server, and of all. The server whose entries take most loses its
-oldest one."""
-_MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE = 10_000, 2 * 1024 * 1024
-"""Entries, and their bytes of memory, that are kept while the disk does not answer."""
-_OVERHEAD = 200
-"""Bytes that an entry takes without its texts."""
+MAX_ENTRIES, MAX_TOTAL = 200, 5000
+"""Entries kept in memory for each server (or the daemon itself), and for all. The one with most of them loses
+its oldest entry."""
+_MAX_UNWRITTEN = 2000
+"""Entries that are kept while the disk does not answer."""
 _STEADY_TIME = 600.0
 """Seconds for which a server must have been connected until its next failure counts as the first one: as long
 as mcpd calls a server unstable that has restarted repeatedly."""
@@ -61,42 +55,46 @@ _KINDS = {
 }
 
 
-class _Entries:
-    """The newest entries, limited by their number and by the memory that they take."""
+@attrs.define(eq=False)
+class _Seen:
+    """What was seen of a server, to tell changes from repetitions."""
 
-    def __init__(self, max_count: int, max_size: int) -> None:
-        self.entries: deque[HistoryEntry] = deque()
-        self.size = 0
-        self._max_count = max_count
-        self._max_size = max_size
+    state: _State | None = None
+    repeated: dict[_State, int] = attrs.field(factory=dict)
+    """How often each state has occurred since the server last was connected for long."""
+    connected_at: str = ""
+    """When it was connected; empty if it is not."""
+    login: tuple[int, int] = (0, 0)
+    """The hash of the last event of its login, and how often it has happened in a row."""
 
-    def append(self, entry: HistoryEntry) -> None:
-        self.entries.append(entry)
-        self.size += _size(entry)
-        while len(self.entries) > self._max_count or self.size > self._max_size:
-            self.remove_oldest()
+    def count_state(self, event: Event, state: ServerState, message: str, *, failed: bool) -> int:
+        """Return how often the server has come into this state; 0 if it already was, or soon leaves it."""
+        if state is ServerState.PENDING and message in ("connecting", "queued", CONNECTION_LOST):
+            return 0  # always followed by the outcome, which says more
+        now = (state, hash(message))  # a server decides how long the message is
+        previous, self.state = self.state, now
+        unchanged = previous is not None and previous[0] is state and not failed and not event.by
+        if unchanged and (state is not ServerState.PENDING or previous == now):
+            return 0  # new details, or the same state in other words
+        connected_at, self.connected_at = self.connected_at, ""
+        steady = connected_at and parse_timestamp(event.at) - parse_timestamp(connected_at) >= _STEADY_TIME
+        if event.by or steady or len(self.repeated) > 100:
+            self.repeated.clear()
+        if state is ServerState.CONNECTED:
+            self.connected_at = event.at
+        self.repeated[now] = self.repeated.get(now, 0) + 1
+        return self.repeated[now]
 
-    def remove_oldest(self) -> None:
-        self.size -= _size(self.entries.popleft())
-
-    def remove_previous(self, repeated: HistoryEntry) -> None:
-        """Remove the entry of the previous time that something happened, unless it is to be kept."""
-        for index in range(len(self.entries) - 1, -1, -1):
-            entry = self.entries[index]
-            if (entry.state, entry.message) == (repeated.state, repeated.message):
-                if not _is_kept(entry.times):
-                    self.size -= _size(entry)
-                    del self.entries[index]
-                return
+    def count_login(self, event: Event) -> int:
+        """Return how often this has happened in a row."""
+        now = hash(event.message)
+        self.login = (now, self.login[1] + 1 if self.login[0] == now else 1)
+        return self.login[1]
 
 
 def _is_kept(times: int) -> bool:
     """Return whether an entry about the 1st, 2nd, 4th, 8th, … time stays when the next one is added."""
     return not times & (times - 1)
-
-
-def _size(entry: HistoryEntry) -> int:
-    return _OVERHEAD + sum(map(sys.getsizeof, (entry.at, entry.server, entry.message, entry.by)))
 
 
 class EventHistory:
@@ -107,15 +105,10 @@ class EventHistory:
         self.dropped = 0
         """Entries that could not be written."""
         self._mask = mask
-        self._entries: dict[str | None, _Entries] = {}
-        self._size = 0
-        self._states: dict[str, _State] = {}
-        self._repeated: dict[str, dict[_State, int]] = {}
-        """How often each state has occurred since the server last was connected for long."""
-        self._connected_at: dict[str, str] = {}
-        self._logins: dict[str, tuple[int, int]] = {}
-        """The hash of the last event of a server's login, and how often it has happened in a row."""
-        self._unwritten = _Entries(_MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE)
+        self._entries: dict[str | None, deque[HistoryEntry]] = {}
+        self._total = 0
+        self._seen: dict[str, _Seen] = {}
+        self._unwritten: deque[HistoryEntry] = deque(maxlen=_MAX_UNWRITTEN)
         self._unwritten_lock = threading.Lock()
         self._has_unwritten = trio.Event()
         self._thread = OwnThread()
@@ -127,16 +120,18 @@ class EventHistory:
         """Record an event if it is a change; new details of an unchanged state are ignored."""
         if event.kind is EventKind.STATUS:
             self._record_state(event)
-        elif event.kind is EventKind.LOGIN:
-            self._record_login(event)
+        elif event.kind is EventKind.LOGIN and event.server is not None:
+            times = self._seen_of(event.server).count_login(event)
+            if _is_kept(times):
+                self._add(event, HistoryEventKind.LOGIN, times=times)
         elif (kind := _KINDS.get(event.kind)) is not None:
             if event.server is not None and kind is HistoryEventKind.REMOVED:
-                self._states.pop(event.server, None)
-                self._repeated.pop(event.server, None)
-                self._connected_at.pop(event.server, None)
-                self._logins.pop(event.server, None)
+                self._seen.pop(event.server, None)
             if event.server is None or kind is HistoryEventKind.REMOVED or ":" in event.message:
                 self._add(event, kind)  # without names, it is the first list: no change
+
+    def _seen_of(self, server: str) -> _Seen:
+        return self._seen.setdefault(server, _Seen())
 
     def record_daemon(self, message: str, by: str = "") -> None:
         """Record an entry about mcpd itself."""
@@ -150,50 +145,17 @@ class EventHistory:
         status = event.status
         if status is None or event.server is None:
             return
-        state, failure = status.status, None
-        if state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
-            failure = status.last_error
-        message = failure.message if failure is not None else event.message
-        if state is ServerState.PENDING and message in ("connecting", "queued", CONNECTION_LOST):
-            return  # always followed by the outcome, which says more
-        now = (state, hash(message))  # a server decides how long the message is
-        previous, self._states[event.server] = self._states.get(event.server), now
-        unchanged = previous is not None and previous[0] is state and failure is None and not event.by
-        if unchanged and (state is not ServerState.PENDING or previous == now):
-            return  # new details, or the same state in other words
-        repeated = self._repeated.setdefault(event.server, {})
-        if event.by or len(repeated) > 100 or self._was_steady(event.server, event.at):
-            repeated.clear()
-        if state is ServerState.CONNECTED:
-            self._connected_at[event.server] = event.at
-        times = repeated[now] = repeated.get(now, 0) + 1
-        self._add(
-            event,
-            HistoryEventKind.STATE,
-            state=state,
-            message=message,
-            kind=failure.kind if failure else None,
-            exit_code=failure.exit_code if failure else None,
-            signal=failure.signal if failure else None,
-            times=times,
-        )
-
-    def _was_steady(self, server: str, at: str) -> bool:
-        """Return whether a server that was connected until `at` had been so for long."""
-        connected_at = self._connected_at.pop(server, None)
-        if connected_at is None:
-            return False
-        return parse_timestamp(at) - parse_timestamp(connected_at) >= _STEADY_TIME
-
-    def _record_login(self, event: Event) -> None:
-        """Record what happened to a login; of many renewals in a row, the 1st, 2nd, 4th, 8th, … one."""
-        assert event.server is not None
-        now = hash(event.message)
-        last, times = self._logins.get(event.server, (0, 0))
-        times = times + 1 if last == now else 1
-        self._logins[event.server] = (now, times)
-        if _is_kept(times):
-            self._add(event, HistoryEventKind.LOGIN, times=times)
+        has_failed = status.status in (ServerState.FAILED, ServerState.NEEDS_AUTH)
+        failure = status.last_error if has_failed else None
+        message = event.message if failure is None else failure.message
+        seen = self._seen_of(event.server)
+        times = seen.count_state(event, status.status, message, failed=failure is not None)
+        if times:
+            cause: dict[str, object] = {}
+            if failure is not None:
+                cause = {"kind": failure.kind, "exit_code": failure.exit_code, "signal": failure.signal}
+            what = HistoryEventKind.STATE
+            self._add(event, what, state=status.status, message=message, times=times, **cause)
 
     def _add(self, event: Event, what: HistoryEventKind, **extra: object) -> None:
         message = self._masked(str(extra.pop("message", event.message)))
@@ -213,21 +175,20 @@ class EventHistory:
         self._has_unwritten.set()
 
     def _remember(self, entry: HistoryEntry) -> None:
-        entries = self._entries.get(entry.server)
-        if entries is None:
-            entries = self._entries[entry.server] = _Entries(MAX_ENTRIES, MAX_SIZE)
-            if len(self._entries) > _MAX_SERVERS:  # forget the servers seen first
-                self._size -= self._entries.pop(next(iter(self._entries))).size
-        self._size -= entries.size
+        entries = self._entries.setdefault(entry.server, deque())
+        self._total -= len(entries)
         if entry.times > 1:
-            entries.remove_previous(entry)
+            _remove_previous(entries, entry)
         entries.append(entry)
-        self._size += entries.size
-        while self._size > MAX_TOTAL_SIZE:
-            longest = max(self._entries.values(), key=lambda each: each.size)
-            self._size -= longest.size
-            longest.remove_oldest()
-            self._size += longest.size
+        if len(entries) > MAX_ENTRIES:
+            entries.popleft()
+        self._total += len(entries)
+        if self._total > MAX_TOTAL:
+            longest = max(self._entries, key=lambda each: len(self._entries[each]))
+            self._entries[longest].popleft()
+            if not self._entries[longest]:
+                del self._entries[longest]
+            self._total -= 1
 
     def has_entries(self, server: str) -> bool:
         """Return whether the history has entries about `server`."""
@@ -236,11 +197,9 @@ class EventHistory:
     def history(self, server: str | None, limit: int) -> History:
         """Return the newest `limit` entries of one server or of all, oldest first."""
         if server is not None:
-            known = self._entries.get(server)
-            entries = [] if known is None else list(known.entries)
+            entries = list(self._entries.get(server, ()))
         else:
-            kept = (each.entries for each in self._entries.values())
-            entries = sorted(chain.from_iterable(kept), key=lambda entry: entry.at)
+            entries = sorted(chain.from_iterable(self._entries.values()), key=lambda entry: entry.at)
         return History(entries=tuple(entries[-limit:] if limit > 0 else ()), dropped=self.dropped)
 
     async def run(self) -> None:
@@ -257,7 +216,7 @@ class EventHistory:
                 await self._thread.wait_idle()
 
     async def _write_pending(self) -> None:
-        while self._unwritten.entries:
+        while self._unwritten:
             try:
                 await self._thread.run(self._append_unwritten)
             except RuntimeError:  # no thread can be started: they are written together with the next entry
@@ -266,8 +225,8 @@ class EventHistory:
     def _append_unwritten(self) -> None:
         """Write all entries. Runs in the thread, also to its end if the caller is cancelled meanwhile."""
         with self._unwritten_lock:
-            unwritten, self._unwritten = self._unwritten, _Entries(_MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE)
-        lines = [codec.encode(entry) + b"\n" for entry in unwritten.entries]
+            unwritten, self._unwritten = self._unwritten, deque(maxlen=_MAX_UNWRITTEN)
+        lines = [codec.encode(entry) + b"\n" for entry in unwritten]
         try:
             append_lines(self.path, b"".join(lines), MAX_FILE_SIZE)
         except OSError as error:
@@ -275,6 +234,15 @@ class EventHistory:
                 problem = error.strerror or error
                 log.error("cannot write %s: %s; keeping the history in memory only", self.path, problem)
             self.dropped += len(lines)
+
+
+def _remove_previous(entries: deque[HistoryEntry], repeated: HistoryEntry) -> None:
+    """Remove the entry of the previous time that something happened, unless it is to be kept."""
+    for index in range(len(entries) - 1, -1, -1):
+        if (entries[index].state, entries[index].message) == (repeated.state, repeated.message):
+            if not _is_kept(entries[index].times):
+                del entries[index]
+            return
 
 
 def _read_entries(path: Path) -> list[HistoryEntry]:

@@ -120,22 +120,21 @@ async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> 
     assert len(survivors) == (3 if cut == 1 else 2)
 
 
-async def test_memory_of_long_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By bytes, of each server and overall: a message takes up to 2 kB, and there could be 200,000."""
-    monkeypatch.setattr(event_history, "MAX_SIZE", 100 * 1024)
-    monkeypatch.setattr(event_history, "MAX_TOTAL_SIZE", 250 * 1024)
-    it, long = opened(tmp_path), "\N{SNAKE}" * 500
+async def test_memory_of_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their number, of each server and overall, and each has at most 500 characters."""
+    monkeypatch.setattr(event_history, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(event_history, "MAX_TOTAL", 250)
+    it, long = opened(tmp_path), "\N{SNAKE}" * 5000
     it.record(Event(kind=EventKind.TOOLS, at=AT, server="calm", message="+1: +a"))
-    for number in range(600):
+    for number in range(900):
         server = f"s{number % 4}" if number % 2 else "busy"
         it.record(Event(kind=EventKind.TOOLS, at=AT, server=server, message=f":{long}"))
     for number in range(50):
         it.record(status_event(ServerState.FAILED, error=f"{number}" + "x" * 100_000))
-    assert 20 < len(it.history("busy", 10_000).entries) < event_history.MAX_ENTRIES
     assert len(it.history("calm", 10).entries) == 1, "a long history displaces nobody's short one"
-    for entries in (it._entries["busy"], *it._entries.values(), it._unwritten):
-        assert entries.size == sum(map(event_history._size, entries.entries))
-        assert entries is it._unwritten or entries.size <= event_history.MAX_SIZE
-    assert it._size == sum(each.size for each in it._entries.values()) <= event_history.MAX_TOTAL_SIZE
-    assert len(pickle.dumps((it._states, it._repeated))) < 100_000
+    every = it.history(None, 10_000).entries
+    assert len(every) == it._total == 250
+    assert max(len(each.message) for each in every) <= 501
+    assert len(it.history("busy", 10_000).entries) <= 100
+    assert len(pickle.dumps({name: (seen.state, seen.repeated) for name, seen in it._seen.items()})) < 100_000
     await saved(it)
