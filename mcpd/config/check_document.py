@@ -10,13 +10,14 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from mcpd.config.server_specs import ParsedServers, parse_valid_servers
+from mcpd.config.policies import rule_for_errors
+from mcpd.config.server_specs import check_name, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.json_path import closest_match, join_path
+from mcpd.model.json_path import closest_match, is_within, join_path, split_path
 from mcpd.model.policy import all_tags
 from mcpd.model.record import Record
-from mcpd.model.server_spec import ServerSpec
+from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.model.text import shorten
 
 VARIABLE_SOURCE = "$MCPD_SERVERS"
@@ -44,7 +45,7 @@ class LoadedConfig(Record):
     text: str = attrs.field(default="", repr=False)
     """The content of the file."""
     problems: tuple[Problem, ...] = ()
-    """What `load_at_start` tolerated. Empty for `load`, which raises BadSpec instead."""
+    """What `check_parts` tolerated. Empty for `check`, which raises BadSpec instead."""
     stored_copy: Path | None = None
     """The copy of the last valid content that `load_at_start` used instead of the file; None for the file."""
 
@@ -76,22 +77,58 @@ class ConfigDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(document: ConfigDocument, environ: Mapping[str, str]) -> LoadedConfig:
     """Parse settings and servers. Raises BadSpec with all problems, those of the layout first."""
-    problems, warnings = list(document.problems), list(document.warnings)
-    settings = check_settings(document, environ, problems, warnings)
+    loaded = check_parts(document, environ)
+    if loaded.problems:
+        raise BadSpec(list(loaded.problems), document.source)
+    return loaded
+
+
+def check_parts(document: ConfigDocument, environ: Mapping[str, str]) -> LoadedConfig:
+    """Parse settings and servers. Errors affect only the entries that contain them, and are in `problems`.
+
+    Invalid settings have their defaults, invalid `policies` deny everything, and an invalid server is an
+    InvalidSpec.
+    """
+    layout, problems, warnings = document.layout, list(document.problems), list(document.warnings)
+    settings = _check_settings(document, environ, problems, warnings)
     parsed, invalid = parse_valid_servers(
-        document.layout.servers, environ=environ, settings=settings, base_dir=document.base_dir
+        layout.servers, environ=environ, settings=settings, base_dir=document.base_dir
     )
-    problems += invalid
-    if problems:
-        raise BadSpec(problems, document.source)
+    problems = list(dict.fromkeys([*problems, *invalid]))
+    if any(_may_conceal_rules(problem.path, layout.settings_path) for problem in problems):
+        denied = rule_for_errors(join_path(layout.settings_path, "policies"))
+        settings = attrs.evolve(settings, policies=(denied,))
+    specs: dict[str, ServerSpec] = {}
     definitions: dict[str, Mapping[str, object]] = {}
-    for name, definition, _ in document.layout.servers:
-        assert isinstance(definition, Mapping)
-        definitions[str(name)] = definition
-    return assemble(document, settings, parsed, definitions, warnings)
+    for name, definition, place in layout.servers:
+        if not isinstance(name, str) or not check_name(name, place, []):
+            continue
+        definitions[name] = definition if isinstance(definition, Mapping) else {}
+        is_off = definitions[name].get("enabled") is False or definitions[name].get("disabled") is True
+        errors = tuple(each for each in problems if is_within(each.path, place))
+        spec = InvalidSpec(name=name, enabled=not is_off, problems=errors) if errors else parsed.specs[name]
+        specs[name] = spec if layout.enabled else attrs.evolve(spec, enabled=False)
+    if not layout.enabled:
+        warnings.append("$.mcp.enabled: all servers are disabled")
+    warnings += parsed.warnings
+    if definitions:  # otherwise the servers come from elsewhere
+        warnings += _unknown_references(settings, specs, definitions, layout.settings_path)
+    return LoadedConfig(
+        specs,
+        definitions,
+        settings,
+        parsed.secrets,
+        document.source,
+        document.path,
+        tuple(warnings),
+        document.digest,
+        layout.settings,
+        document.text,
+        tuple(problems),
+    )
 
 
-def check_settings(
+def _check_settings(
     document: ConfigDocument, environ: Mapping[str, str], problems: list[Problem], warnings: list[str]
 ) -> Settings:
     """Return the settings. Errors are added to `problems`, and the defaults are used instead."""
@@ -107,32 +144,18 @@ def check_settings(
     return settings
 
 
-def assemble(
-    document: ConfigDocument,
-    settings: Settings,
-    parsed: ParsedServers,
-    definitions: dict[str, Mapping[str, object]],
-    warnings: list[str],
-) -> LoadedConfig:
-    """Return the configuration that consists of parts that were checked."""
-    layout, specs = document.layout, parsed.specs
-    if not layout.enabled:
-        warnings.append("$.mcp.enabled: all servers are disabled")
-        specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
-    warnings += parsed.warnings
-    if definitions:  # otherwise the servers come from elsewhere
-        warnings += _unknown_references(settings, specs, definitions, layout.settings_path)
-    return LoadedConfig(
-        specs,
-        definitions,
-        settings,
-        parsed.secrets,
-        document.source,
-        document.path,
-        tuple(warnings),
-        document.digest,
-        layout.settings,
-        document.text,
+_RULE_HOLDERS = ["settings", "mcp", "globalSettings", "policies"]
+"""Keys above `policies` in a document."""
+
+
+def _may_conceal_rules(place: str, settings_path: str) -> bool:
+    """Return whether rules may be missing because of an error at this place: in `policies`, in the settings
+    as a whole, or in a key that may be a misspelling of either."""
+    parent, key = split_path(place)
+    if parent == settings_path:
+        return closest_match(key, ["policies"]) is not None
+    return is_within(place, join_path(settings_path, "policies")) or (
+        parent in ("$", "$.mcp") and closest_match(key, _RULE_HOLDERS) is not None
     )
 
 

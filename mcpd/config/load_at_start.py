@@ -16,27 +16,17 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from mcpd.config.check_document import (
-    ConfigDocument,
-    LoadedConfig,
-    assemble,
-    check,
-    check_settings,
-)
+from mcpd.config.check_document import ConfigDocument, LoadedConfig, check_parts
 from mcpd.config.loader import MAX_FILE_SIZE, find_path, parse_document, read_document
-from mcpd.config.policies import rule_for_errors
-from mcpd.config.server_specs import check_name, parse_valid_servers
 from mcpd.files.atomic import write_atomically
 from mcpd.files.regular import read_regular_file
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.json_path import closest_match, is_within, join_path, split_path
-from mcpd.model.server_spec import InvalidSpec, ServerSpec
+from mcpd.model.json_path import is_within
+from mcpd.model.server_spec import InvalidSpec
 
 log = logging.getLogger("mcpd.config")
 
 _FILE_NAME = "last-valid-config.json"
-_RULE_HOLDERS = ["settings", "mcp", "globalSettings", "policies"]
-"""Keys above `policies` in a document."""
 _MAX_SIZE = 64 << 20
 """Bytes. A larger file was not written by mcpd."""
 
@@ -49,29 +39,28 @@ class LastValidConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path) -> LoadedConfig:
-    """Return the configuration to start with, and the errors in it as `problems`.
+    """Return the configuration to start with (see `check_parts`).
 
-    Invalid settings have their defaults; invalid `policies` deny everything. A document that is unusable as a
-    whole is replaced by the last valid one. Raises BadSpec if there is none, and if a file that was named
-    does not exist.
+    A document that is unusable as a whole is replaced by the last valid one. Raises BadSpec if there is none,
+    and if a file that was named does not exist.
     """
-    document = None
+    loaded = None
     try:
         document = read_document(flag, environ)
-        return check(document, environ)
+        loaded = check_parts(document, environ)
+        if not _has_general_problem(document, loaded.problems):
+            return loaded
+        refused = BadSpec(list(loaded.problems), loaded.source)
     except BadSpec as error:
         refused = error
-    problems = tuple(refused.problems)
-    if document is not None and not _has_general_problem(document, problems):
-        return _without_invalid_parts(document, environ, problems)
     if environ.get("MCPD_SERVERS", "").strip() or not (path := find_path(flag, environ)[0]).exists():
         raise refused  # no file is to blame
     if (copy := _last_document(state_dir, path)) is not None:
-        loaded = _without_invalid_parts(copy, environ, ())
-        return attrs.evolve(loaded, problems=problems, stored_copy=state_dir / _FILE_NAME)
-    if document is None or not document.layout.servers:
+        last, problems = check_parts(copy, environ), tuple(refused.problems)
+        return attrs.evolve(last, problems=problems, stored_copy=state_dir / _FILE_NAME)
+    if loaded is None or not loaded.definitions:
         raise refused
-    return _without_invalid_parts(document, environ, problems)
+    return loaded
 
 
 def describe_tolerated(loaded: LoadedConfig) -> str:
@@ -124,43 +113,3 @@ def _has_general_problem(document: ConfigDocument, problems: tuple[Problem, ...]
     """Return whether an error is neither in a server nor in the settings."""
     parts = [document.layout.settings_path, *(path for _, _, path in document.layout.servers)]
     return any(not any(is_within(problem.path, part) for part in parts) for problem in problems)
-
-
-def _without_invalid_parts(
-    document: ConfigDocument, environ: Mapping[str, str], problems: tuple[Problem, ...]
-) -> LoadedConfig:
-    """Replace invalid definitions by an InvalidSpec."""
-    warnings = list(document.warnings)
-    settings = check_settings(document, environ, [], warnings)
-    path = document.layout.settings_path
-    if any(_may_conceal_rules(problem.path, path) for problem in problems):
-        settings = attrs.evolve(settings, policies=(rule_for_errors(join_path(path, "policies")),))
-
-    named = [entry for entry in document.layout.servers if check_name(entry[0], entry[2], [])]
-    parsed, invalid = parse_valid_servers(
-        named, environ=environ, settings=settings, base_dir=document.base_dir
-    )
-    specs: dict[str, ServerSpec] = {}
-    definitions: dict[str, Mapping[str, object]] = {}
-    for name, definition, place in named:
-        assert isinstance(name, str)
-        errors = tuple(each for each in (*problems, *invalid) if is_within(each.path, place))
-        definitions[name] = definition if isinstance(definition, Mapping) else {}
-        is_off = definitions[name].get("enabled") is False or definitions[name].get("disabled") is True
-        if errors:
-            specs[name] = InvalidSpec(name=name, enabled=not is_off, problems=tuple(dict.fromkeys(errors)))
-        else:
-            specs[name] = parsed.specs[name]
-    loaded = assemble(document, settings, attrs.evolve(parsed, specs=specs), definitions, warnings)
-    return attrs.evolve(loaded, problems=problems)
-
-
-def _may_conceal_rules(place: str, settings_path: str) -> bool:
-    """Return whether rules may be missing because of an error at this place: in `policies`, in the settings
-    as a whole, or in a key that may be a misspelling of either."""
-    parent, key = split_path(place)
-    if parent == settings_path:
-        return closest_match(key, ["policies"]) is not None
-    return is_within(place, join_path(settings_path, "policies")) or (
-        parent in ("$", "$.mcp") and closest_match(key, _RULE_HOLDERS) is not None
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import parse_qsl, urlsplit
 
 from mcpd.config.variables import Substitution
 from mcpd.model.text import shorten
@@ -55,21 +54,23 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution
     with a secret-looking name (also without `Bearer`), and passwords in URLs. References that are not
     fetched yet stay readable, so that messages can name them.
     """
-    named = ((item.variable, item.value) for item in taken)
-    found = {value for name, value in named if name not in _HARMLESS and not name.startswith(("XDG_", "LC_"))}
+    found = {item.value for item in taken if not _is_harmless(item.variable)}
     for name, text in _named_strings({key: definition[key] for key in PASSED_FIELDS & definition.keys()}):
         if is_secret_name(name):
             found.update(_literal_parts(text))
-        for match in re.finditer(_USERINFO, text):
-            found.update(_literal_parts(match[2]))
+        for password in re.findall(_USERINFO, text):
+            found.update(_literal_parts(password[1]))
         if "://" in text:
-            found.update(value for key, value in parse_qsl(_query(text)) if is_secret_name(key))
-            found.update(match[2] for match in re.finditer(_QUERY, text) if is_secret_name(match[1]))
+            found.update(value for key, value in re.findall(_QUERY, text) if is_secret_name(key))
         found.update(KNOWN_TOKENS.findall(text))
     values = (text.strip() for text in found)
     return frozenset(
         one for one in values if len(one) >= MIN_SECRET_LENGTH and not re.fullmatch(_FETCHED, one)
     )
+
+
+def _is_harmless(variable: str) -> bool:
+    return variable in _HARMLESS or variable.startswith(("XDG_", "LC_"))
 
 
 def mask_definition(definition: Mapping[str, object]) -> dict[str, object]:
@@ -200,10 +201,3 @@ def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:
 
 def _is_option(text: str) -> bool:
     return text.startswith("-") and len(text) > 1
-
-
-def _query(text: str) -> str:
-    try:
-        return urlsplit(text).query
-    except ValueError:
-        return ""

@@ -15,7 +15,6 @@ from mcpd.config.definition import (
     CANONICAL_NAMES,
     FIELDS,
     IGNORED_FIELDS,
-    REPLACEMENTS,
     TRANSPORT_TYPES,
     Definition,
     RemoteKind,
@@ -33,7 +32,7 @@ from mcpd.config.structuring import (
     read,
     set_members,
 )
-from mcpd.config.variables import expand, expand_home, misplaced_reference, size_problem
+from mcpd.config.variables import ExpansionResult, expand, expand_home, misplaced_reference, size_problem
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.json_path import closest_match, join_path, type_name
 from mcpd.model.record import Record
@@ -50,8 +49,6 @@ from mcpd.model.server_spec import (
 from mcpd.model.text import shorten
 
 MAX_NAME_LENGTH = 64
-_MAX_SUGGESTIONS = 100
-"""Unknown fields of a definition for which similar ones are looked up, which takes 0.1 ms each."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -140,17 +137,10 @@ class _SpecParser(msgspec.Struct, eq=False):
         if not check_name(name, path, problems):
             return
         assert isinstance(name, str)
-        if name in self.specs:
-            problems.append(Problem(path, f"server '{name}' is defined twice", "rename one of them"))
+        if problem := self._unusable(name, definition, path):
+            problems.append(problem)
             return
-        if not isinstance(definition, Mapping) or not all(isinstance(key, str) for key in definition):
-            message = f"the definition of '{name}' must be an object, not {type_name(definition)}"
-            problems.append(Problem(path, message, 'write {"command": "…"} or {"url": "https://…"}'))
-            return
-        excess, fix = size_problem(definition)
-        if excess:
-            problems.append(Problem(path, f"the definition of '{name}' {excess}", fix))
-            return
+        assert isinstance(definition, Mapping)
         start = len(problems)
         expanded = expand(definition, self.environ, path, base_dir=self.base_dir, fetched=self.fetched)
         problems += expanded.problems
@@ -182,8 +172,21 @@ class _SpecParser(msgspec.Struct, eq=False):
                 )
                 spec = attrs.evolve(spec, unresolved=again)
             self.specs[name] = spec
+        self._note_secrets({CANONICAL_NAMES[key]: each for key, each in members.items()}, expanded, path)
+
+    def _note_secrets(self, definition: Mapping[str, object], expanded: ExpansionResult, path: str) -> None:
         passed = [item for item in expanded.substitutions if _is_passed_to_server(item.path, path)]
-        self.secrets |= secret_values({CANONICAL_NAMES[key]: each for key, each in members.items()}, passed)
+        self.secrets |= secret_values(definition, passed)
+
+    def _unusable(self, name: str, definition: object, path: str) -> Problem | None:
+        """Return why a definition is not even looked at."""
+        if name in self.specs:
+            return Problem(path, f"server '{name}' is defined twice", "rename one of them")
+        if not isinstance(definition, Mapping) or not all(isinstance(key, str) for key in definition):
+            message = f"the definition of '{name}' must be an object, not {type_name(definition)}"
+            return Problem(path, message, 'write {"command": "…"} or {"url": "https://…"}')
+        excess, fix = size_problem(definition)
+        return Problem(path, f"the definition of '{name}' {excess}", fix) if excess else None
 
     def _check_references(
         self, references: tuple[tuple[str, SecretReference], ...], definition_path: str
@@ -202,7 +205,6 @@ class _SpecParser(msgspec.Struct, eq=False):
         """Return the members that mcpd uses, without null. The others are warnings or problems."""
         members = {key: each for key, each in values.items() if key in CANONICAL_NAMES and each is not None}
         present = {CANONICAL_NAMES[key] for key in members}
-        suggested = 0
         for key, value in values.items():
             if key in CANONICAL_NAMES or is_comment(key) or (key == "name" and value == name):
                 continue
@@ -211,12 +213,11 @@ class _SpecParser(msgspec.Struct, eq=False):
                 note = f" ({IGNORED_FIELDS[key]})" if IGNORED_FIELDS[key] else ""
                 self.warnings.append(f"{place}: '{key}' is not used by mcpd and was ignored{note}")
                 continue
-            suggested += 1
-            match = closest_match(key, list(FIELDS)) if suggested <= _MAX_SUGGESTIONS else None
-            fix = REPLACEMENTS.get(key) or (f"did you mean '{match}'?" if match else "remove it")
+            match = closest_match(key, list(FIELDS))
+            fix = f"did you mean '{match}'?" if match else "remove it"
             message = f"unknown field '{shorten(key, 64)}' in server '{name}'"
             self.problems.append(Problem(place, message, fix))
-            if match in ("command", "url", "type") and match not in present:
+            if match in {"command", "url", "type"} - present:
                 members[match] = value  # do not report 'command' as missing, too
         return members
 

@@ -5,6 +5,7 @@ The size of a definition is limited, so that this takes milliseconds.
 
 from __future__ import annotations
 
+import json
 import os.path
 import re
 import shlex
@@ -15,12 +16,12 @@ import attrs
 import msgspec
 
 from mcpd.model.errors import Problem
-from mcpd.model.json_path import join_path
+from mcpd.model.json_path import is_too_large, join_path
 from mcpd.model.server_spec import FetchedSecrets, SecretKind, SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 
 MAX_CHARACTERS = 256 * 1024
-"""Characters of all names and strings. Linux passes at most 128 KiB to a program in one argument."""
+"""Characters of a definition as JSON. Linux passes at most 128 KiB to a program in one argument."""
 MAX_REFERENCES = 1000
 MAX_INSERTED = 1024 * 1024
 """Characters of all values that replace references; Linux passes at most 2 MiB to a program."""
@@ -237,27 +238,12 @@ def find_closing_brace(text: str, start: int) -> int:
 
 def size_problem(definition: Mapping[str, object]) -> tuple[str, str]:
     """Return what is too large about a definition, as the end of a sentence, and how to fix it; empty if
-    nothing is. Stops at the first limit. YAML allows that a value contains itself.
-    """
-    waiting: list[tuple[object, int]] = [(definition, 0)]
-    values = characters = references = 0
-    while waiting:
-        value, depth = waiting.pop()
-        values += 1
-        if depth > _MAX_DEPTH:
-            return f"is nested too deeply: over {_MAX_DEPTH} levels", "flatten it"
-        if values > _MAX_VALUES:
-            return f"has more than {_MAX_VALUES} values", "remove some"
-        if isinstance(value, Mapping):
-            waiting += [(inner, depth + 1) for inner in value.values()]
-            characters += sum(len(key) for key in value if isinstance(key, str))
-        elif isinstance(value, list):
-            waiting += [(inner, depth + 1) for inner in value]
-        elif isinstance(value, str):
-            characters += len(value)
-            references += value.count("${") if characters <= MAX_CHARACTERS else 0
-        if characters > MAX_CHARACTERS:
-            return f"has more than {MAX_CHARACTERS} characters", "put long values into a file"
-        if references > MAX_REFERENCES:
-            return f"has more than {MAX_REFERENCES} references", "remove some"
+    nothing is."""
+    if is_too_large(definition, _MAX_DEPTH, _MAX_VALUES):
+        return f"is nested too deeply, or has more than {_MAX_VALUES} values", "flatten it"
+    text = json.dumps(definition, ensure_ascii=False, skipkeys=True, default=str)
+    if len(text) > MAX_CHARACTERS:
+        return f"has more than {MAX_CHARACTERS} characters", "put long values into a file"
+    if text.count("${") > MAX_REFERENCES:
+        return f"has more than {MAX_REFERENCES} references", "remove some"
     return "", ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,9 +15,9 @@ import trio
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
 from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
-from mcpd.config.loader import candidate_paths, load, parse_config
+from mcpd.config.loader import candidate_paths, parse_config
 from mcpd.config.masking import mask_definition
-from mcpd.config.server_specs import ParsedServers, parse_servers, parse_valid_servers
+from mcpd.config.server_specs import ParsedServers, parse_valid_servers
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.watcher import watch_files
 from mcpd.io.broadcast import AsyncValue
@@ -109,14 +110,9 @@ class ConfigFile:
     def _load(self, active: LoadedConfig) -> LoadedConfig:
         """Load the file. Errors that were tolerated at the start of mcpd, and are still there, affect only
         the entries that contain them, so that they do not block changes of others."""
-        try:
-            loaded = load(self._flag, self._environ)
-        except BadSpec as refused:
-            if not active.problems:
-                raise
-            loaded = load_at_start(self._flag, self._environ, self._state_dir)
-            if not set(loaded.problems) <= set(active.problems):
-                raise refused from None
+        loaded = load_at_start(self._flag, self._environ, self._state_dir)
+        if not set(loaded.problems) <= set(active.problems):
+            raise BadSpec(list(loaded.problems), str(loaded.path))
         save_last_valid(loaded, self._state_dir)
         return loaded
 
@@ -257,7 +253,7 @@ class ActiveConfig:
             if if_generation not in (None, generation):
                 raise Conflict(if_generation, generation)
             try:
-                parsed = await self.file.thread.run(self._parse, servers)
+                parsed = await self.file.thread.run(self._parse, servers, "$.servers")
             except BadSpec as error:
                 return ApplyResult.refused(error.problems, generation, dry_run=dry_run)
             if dry_run:
@@ -276,7 +272,7 @@ class ActiveConfig:
                 message = f"a server named {name!r} already exists"
                 raise BadSpec([Problem(join_path(_SERVERS, name), message, fix)])
             servers = {**self._definitions, name: definition}
-            parsed = await self.file.thread.run(self._parse_edit, servers)
+            parsed = await self._parse_edited(servers)
             fresh = None
             if save:
                 self._require_file()
@@ -293,7 +289,7 @@ class ActiveConfig:
                 self._supervisor.get(name)  # raises UnknownServer with similar names
                 raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
             rest = {known: each for known, each in self._definitions.items() if known != name}
-            parsed = await self.file.thread.run(self._parse_edit, rest)
+            parsed = await self._parse_edited(rest)
             fresh = None
             if save:
                 if self._source != "api":
@@ -375,7 +371,7 @@ class ActiveConfig:
             self._state_file.set_applied(None)
             return
         try:
-            self._set_servers(self._parse(applied.servers), applied.servers)
+            self._set_servers(self._parse(applied.servers, "$.servers"), applied.servers)
         except BadSpec as error:
             log.error("the set applied through the API is no longer valid, using the file: %s", error)
             self._state_file.set_applied(None)
@@ -428,13 +424,10 @@ class ActiveConfig:
             self._announce(f"definition changed: {parts} (generation {generation})", name)
         return ApplyResult.plan(plan, generation)
 
-    def _parse_edit(self, servers: Definitions) -> ParsedServers:
-        """Parse an edited set. Raises BadSpec, but not for unchanged servers that were invalid before."""
-        located: list[tuple[object, object, str]] = [
-            (name, definition, join_path(_SERVERS, name)) for name, definition in servers.items()
-        ]
+    def _parse(self, servers: Definitions, place: str, *, edited: bool = False) -> ParsedServers:
+        """Parse a set. Raises BadSpec, but if it is `edited` not for unchanged servers that were invalid."""
         parsed, problems = parse_valid_servers(
-            located,
+            [(name, definition, join_path(place, name)) for name, definition in servers.items()],
             environ=self._environ,
             settings=self.loaded.settings,
             base_dir=self.loaded.path.parent,
@@ -442,22 +435,16 @@ class ActiveConfig:
         known = {
             name: spec
             for name, spec in self._supervisor.desired.items()
-            if isinstance(spec, InvalidSpec) and servers.get(name) == self._definitions.get(name)
+            if edited and isinstance(spec, InvalidSpec) and servers.get(name) == self._definitions.get(name)
         }
-        paths = [join_path(_SERVERS, name) for name in known]
+        paths = [join_path(place, name) for name in known]
         if new := [each for each in problems if not any(is_within(each.path, path) for path in paths)]:
             raise BadSpec(new)
         specs = {name: parsed.specs.get(name) or known[name] for name in servers}
         return attrs.evolve(parsed, specs=specs)
 
-    def _parse(self, servers: Definitions) -> ParsedServers:
-        return parse_servers(
-            servers,
-            environ=self._environ,
-            settings=self.loaded.settings,
-            base_dir=self.loaded.path.parent,
-            path="$.servers",
-        )
+    async def _parse_edited(self, servers: Definitions) -> ParsedServers:
+        return await self.file.thread.run(partial(self._parse, servers, _SERVERS, edited=True))
 
     def _require_file(self) -> None:
         if self.loaded.source.startswith("$"):

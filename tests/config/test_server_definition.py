@@ -164,7 +164,7 @@ def test_editor_definition_is_accepted_with_warnings() -> None:
         ({"command": "x", "url": "http://h"}, "", "both", "keep"),
         ({"type": "sdtio", "command": "x"}, ".type", "unknown type 'sdtio'", "did you mean 'stdio'?"),
         ({"comand": "x"}, ".comand", "unknown field 'comand'", "did you mean 'command'?"),
-        ({"command": "x", "bearer_token_env_var": "T"}, ".bearer_token_env_var", "unknown", "${VAR}"),
+        ({"command": "x", "bearer_token_env_var": "T"}, ".bearer_token_env_var", "unknown", "remove it"),
         ({"command": "x", "env": {"P": None}}, ".env.P", "not null", "write a string"),
         ({"command": "x", "env": {"A=B": "c"}}, '.env["A=B"]', "invalid name", "without '='"),
         ({"command": "x", "args": ["a", 1]}, ".args[1]", "must be a string", '"1"'),
@@ -321,7 +321,10 @@ def test_unresolved_definition_shows_no_values() -> None:
             {"command": "x", "env": {"n" * 262_144: "y"}},
             "the definition of 'a' has more than 262144 characters",
         ),
-        ({"command": "x", "args": ["y"] * 10_000}, "the definition of 'a' has more than 10000 values"),
+        (
+            {"command": "x", "args": ["y"] * 10_000},
+            "the definition of 'a' is nested too deeply, or has more than 10000 values",
+        ),
         ({"command": "${HOME}" * 1001}, "the definition of 'a' has more than 1000 references"),
     ],
     ids=["command", "arguments", "name of a variable", "values", "references"],
@@ -333,15 +336,9 @@ def test_large_definition_is_refused_and_the_limit_named(definition: object, mes
 
 
 def test_definition_at_the_limits_is_accepted() -> None:
-    found = spec({"command": "${HOME}" * 1000, "args": ["y" * 240_000, *["y"] * 9000]})
+    found = spec({"command": "${HOME}" * 1000, "args": ["y" * 200_000, *["y"] * 9000]})
     assert isinstance(found, StdioSpec)
     assert (len(found.command), len(found.args)) == (9000, 9001)
-
-
-def test_similar_fields_are_looked_up_for_the_first_unknown_ones_only() -> None:
-    """10,000 took a second."""
-    found = problems({"command": "x", **{"args" + "-" * n: 1 for n in range(1, 102)}})
-    assert [problem.fix for problem in found] == ["did you mean 'args'?"] * 100 + ["remove it"]
 
 
 def timeouts(definition: dict[str, object], base: Timeouts | None = None) -> Timeouts:

@@ -197,7 +197,8 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
     for kept in (path for place in ("state", "cache", "run") for path in (tmp_path / place).rglob("*")):
         if kept.name == "last-valid-config.json":  # a copy of the configuration file, as it was written
             assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-            assert json.loads(kept.read_text())["servers"]["told"]["env"]["STORED"] == "${secret:STORED}"
+            text = json.loads(kept.read_text())["text"]
+            assert json.loads(text)["mcpServers"]["told"]["env"]["STORED"] == "${secret:STORED}"
         elif kept.is_file():
             shown[str(kept.relative_to(tmp_path))] = kept.read_bytes()
     leaks = {where: sorted(found) for where, text in shown.items() if (found := found_in(text))}

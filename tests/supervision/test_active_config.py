@@ -14,7 +14,6 @@ import trio.testing
 
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.load_at_start import load_at_start
-from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec, Conflict
 from mcpd.model.events import Event
 from mcpd.model.server_spec import InvalidSpec, StdioSpec
@@ -227,12 +226,12 @@ async def test_event_loop_continues_while_the_file_is_parsed(
     turn, is_parsing = threading.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
 
-    def slow(path: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
+    def slow(path: Path | None, environ: Mapping[str, str], state: Path) -> LoadedConfig:
         token.run_sync_soon(is_parsing.set)
         assert turn.wait(BOUND)
-        return load(path, environ)
+        return load_at_start(path, environ, state)
 
-    monkeypatch.setattr("mcpd.state.active_config.load", slow)
+    monkeypatch.setattr("mcpd.state.active_config.load_at_start", slow)
     work: list[Callable[[], Awaitable[object]]] = [
         active.reload,
         partial(active.add, "b", {"command": "x"}, save=True),
