@@ -176,10 +176,10 @@ _BACKLOG = 1024
 """Clients that may wait to be accepted; a further one on the Unix socket gets EAGAIN."""
 _MAX_ACCEPTED = 16
 """Clients that are accepted before other tasks run."""
-_MAX_CLOSING = 64
-"""Connections that may be open in addition to those in the limit, because they are just being closed."""
 _MAX_REFUSALS = 32
 _REFUSAL_TIMEOUT = 1.0
+_MAX_CLOSING = 64
+"""Connections that may be open in addition to those in the limit, because they are just being closed."""
 
 
 def open_listeners(
@@ -310,8 +310,7 @@ async def serve(
                         await descriptors.acquire_on_behalf_of(connection)
                         clients.start_soon(served, connection, slot, name=f"client {pid}")
                     elif refusals.available_tokens:
-                        refusals.acquire_on_behalf_of_nowait(connection)
-                        clients.start_soon(_refuse, connection, slot, limit, refusals)
+                        clients.start_soon(_refuse, connection, slot, refusals)
                     else:
                         connection.close()
             except BlockingIOError:
@@ -322,28 +321,17 @@ async def serve(
                 await trio.sleep(0.1)
 
 
-async def _refuse(
-    connection: sockets.socket, reason: str, limit: ConnectionLimit, refusals: trio.CapacityLimiter
-) -> None:
-    """Send the error that the client's protocol has for it, and close the connection."""
-    slot = Slot(limit, 0)
-    with connection, suppress(OSError), trio.move_on_after(_REFUSAL_TIMEOUT):
-        http = await speaks_http(connection, slot)
-        if http is not None:
-            text = f"{reason}\n".encode()
-            head = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain\r\n"
-            body = wire.error_body(Overloaded.rpc, reason, Overloaded(reason).data())
-            connection.send(
-                head + b"Content-Length: %d\r\n\r\n%b" % (len(text), text)
-                if http
-                else wire.error(b"null", body)
-            )
+async def _refuse(connection: sockets.socket, reason: str, refusals: trio.CapacityLimiter) -> None:
+    """Send an error of the control API, and close the connection when the client has closed it."""
+    body = wire.error_body(Overloaded.rpc, reason, Overloaded(reason).data())
+    async with refusals:
+        with connection, suppress(OSError), trio.move_on_after(_REFUSAL_TIMEOUT):
+            connection.send(wire.error(b"null", body))
             connection.shutdown(sockets.SHUT_WR)
-            while True:  # a reset would overtake the error
+            while True:  # a client that still writes must be able to read the error
                 await trio.lowlevel.wait_readable(connection)
                 if not connection.recv(1 << 16):
                     break
-    refusals.release_on_behalf_of(connection)
 
 
 def _accept_peer(connection: sockets.socket) -> int | None:

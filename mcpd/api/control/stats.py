@@ -6,8 +6,9 @@ https://prometheus.io/docs/instrumenting/exposition_formats/ (text format, versi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Protocol
 
 import trio
 
@@ -150,9 +151,7 @@ def _client_use(client: ClientConnection, server: str | None) -> ClientUsage:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Sample = tuple[dict[str, str], float]
-
-
+_DURATIONS = "server_call_duration_seconds"
 _HELP = {
     "build_info": "Version of the running mcpd daemon.",
     "start_time_seconds": "Start time of the mcpd daemon, in seconds since the Unix epoch.",
@@ -167,6 +166,7 @@ _HELP = {
     "server_clients": "Connected clients that use the MCP server.",
     "server_calls_total": "Finished tool calls of the MCP server, by outcome.",
     "tool_calls_total": "Finished calls of each tool, by outcome.",
+    _DURATIONS: "Duration of answered tool calls of the MCP server, in seconds.",
     "server_processes": "Processes in the server's process tree.",
     "server_memory_bytes": "Resident memory of the server's process tree; shared pages count per process.",
     "server_cpu_seconds_total": "CPU seconds used by the server's processes, including exited ones.",
@@ -176,7 +176,14 @@ _HELP = {
     "login_renewed_time_seconds": "When that login was last renewed, in seconds since the Unix epoch.",
     "login_token_expiry_time_seconds": "When its current token expires, in seconds since the Unix epoch.",
 }
-"""Metric (without the prefix `mcpd_`) → its HELP text. Names in `_total` are counters, others gauges."""
+"""Metric (without the prefix `mcpd_`) → its HELP text. Names in `_total` are counters, others gauges, and the
+durations are a histogram."""
+
+
+class Add(Protocol):
+    """Adds a sample to a family of metrics."""
+
+    def __call__(self, family: str, value: float, suffix: str = "", **labels: str) -> None: ...
 
 
 async def collect_metrics(operations: Operations) -> Metrics:
@@ -188,124 +195,84 @@ async def collect_metrics(operations: Operations) -> Metrics:
 
 def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = ()) -> str:
     """Return the metrics page. Server and tool names are escaped."""
-    tools = {each.name: each.tools for each in status.servers}
-    lines: list[str] = []
-    families = {
-        **_daemon_families(status, stats),
-        **_server_families(stats.servers, tools),
-        **_call_families(stats.servers),
-    }
-    for name, samples in families.items():
-        lines.extend(_family(name, samples))
-    lines.extend(_histogram(stats.servers))
-    for name, samples in {**_cost_families(stats.servers), **_login_families(status, logins)}.items():
-        if samples:
-            lines.extend(_family(name, samples))
-    return "\n".join(lines) + "\n"
+    families: dict[str, list[str]] = {}
 
+    def add(family: str, value: float, suffix: str = "", **labels: str) -> None:
+        line = f"mcpd_{family}{suffix}{_labels(labels)} {_number(value)}"
+        families.setdefault(family, []).append(line)
 
-def _family(name: str, samples: Iterable[Sample]) -> Iterator[str]:
-    yield f"# HELP mcpd_{name} {_HELP[name]}"
-    yield f"# TYPE mcpd_{name} {'counter' if name.endswith('_total') else 'gauge'}"
-    yield from (f"mcpd_{name}{_labels(labels)} {_number(value)}" for labels, value in samples)
-
-
-def _daemon_families(status: DaemonStatus, stats: Stats) -> dict[str, list[Sample]]:
-    families: dict[str, list[Sample]] = {
-        "build_info": [({"version": status.daemon.version}, 1)],
-        "start_time_seconds": [({}, datetime.fromisoformat(stats.since).timestamp())],
-        "clients": [({}, len(stats.clients))],
-    }
+    add("build_info", 1, version=status.daemon.version)
+    add("start_time_seconds", datetime.fromisoformat(stats.since).timestamp())
+    add("clients", len(stats.clients))
     if stats.daemon is not None:
-        families["memory_bytes"] = [({}, stats.daemon.memory)]
-        families["cpu_seconds_total"] = [({}, stats.daemon.cpu_seconds)]
-    return families
-
-
-def _server_families(servers: Sequence[ServerStats], tools: Mapping[str, int]) -> dict[str, list[Sample]]:
-    return {
-        "server_up": [(_server(s), s.status is ServerState.CONNECTED) for s in servers],
-        "server_state": [
-            ({**_server(s), "state": state.value}, s.status is state)
-            for s in servers
-            for state in ServerState
-        ],
-        "server_restarts_total": [(_server(s), s.restarts) for s in servers],
-        "server_tools": [(_server(s), tools.get(s.server, 0)) for s in servers],
-        "server_in_flight": [(_server(s), s.in_flight) for s in servers],
-        "server_clients": [(_server(s), len(s.clients)) for s in servers],
-    }
-
-
-def _call_families(servers: Sequence[ServerStats]) -> dict[str, list[Sample]]:
-    return {
-        "server_calls_total": [sample for s in servers for sample in _outcomes(s.counts, _server(s))],
-        "tool_calls_total": [
-            sample
-            for s in servers
-            for tool in s.tools
-            for sample in _outcomes(tool.counts, {**_server(s), "tool": tool.tool})
-        ],
-    }
-
-
-def _cost_families(servers: Sequence[ServerStats]) -> dict[str, list[Sample]]:
-    """Return the samples of each server whose processes were measured, now or before."""
-    costs = [(server, server.cost) for server in servers if server.cost is not None]
-    return {
-        "server_processes": [(_server(s), cost.processes) for s, cost in costs],
-        "server_memory_bytes": [(_server(s), cost.memory) for s, cost in costs],
-        "server_cpu_seconds_total": [
-            (_server(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds
-        ],
-    }
-
-
-def _login_families(status: DaemonStatus, logins: Sequence[LoginStatus]) -> dict[str, list[Sample]]:
-    """Return the samples of each server that has, or needs, a login."""
-    used = [(name, login) for login in logins for name in login.servers]
-    needed = {name: login.state == "over" for name, login in used}
+        add("memory_bytes", stats.daemon.memory)
+        add("cpu_seconds_total", stats.daemon.cpu_seconds)
+    tools = {each.name: each.tools for each in status.servers}
+    for server in stats.servers:
+        add("server_tools", tools.get(server.server, 0), server=server.server)
+        _add_server(add, server)
+        _add_durations(add, server)
+    used = {name: login for login in logins for name in login.servers}
+    needed = {name: login.state == "over" for name, login in used.items()}
     needed |= {each.name: True for each in status.servers if each.status is ServerState.NEEDS_AUTH}
-
-    def times(read: Callable[[LoginStatus], str | None]) -> list[Sample]:
-        found = [(name, read(login)) for name, login in used]
-        return [({"server": name}, datetime.fromisoformat(at).timestamp()) for name, at in found if at]
-
-    return {
-        "login_needed": [({"server": name}, is_needed) for name, is_needed in needed.items()],
-        "login_renewals_total": [
-            ({"server": name, "outcome": outcome}, number)
-            for name, login in used
-            for outcome, number in (("ok", login.renewals), ("failed", login.failed_renewals))
-        ],
-        "login_time_seconds": times(lambda login: login.logged_in_at),
-        "login_renewed_time_seconds": times(lambda login: login.renewed_at),
-        "login_token_expiry_time_seconds": times(lambda login: login.expires_at),
-    }
+    for name, is_needed in needed.items():
+        add("login_needed", is_needed, server=name)
+    for name, login in used.items():
+        _add_login(add, name, login)
+    page: list[str] = []
+    for family, lines in families.items():
+        kind = "counter" if family.endswith("_total") else "gauge"
+        if family == _DURATIONS:
+            kind = "histogram"
+        page += [f"# HELP mcpd_{family} {_HELP[family]}", f"# TYPE mcpd_{family} {kind}", *lines]
+    return "\n".join(page) + "\n"
 
 
-def _server(server: ServerStats) -> dict[str, str]:
-    return {"server": server.server}
+def _add_server(add: Add, server: ServerStats) -> None:
+    name = server.server
+    add("server_up", server.status is ServerState.CONNECTED, server=name)
+    for state in ServerState:
+        add("server_state", server.status is state, server=name, state=state.value)
+    add("server_restarts_total", server.restarts, server=name)
+    add("server_in_flight", server.in_flight, server=name)
+    add("server_clients", len(server.clients), server=name)
+    for outcome, number in _outcomes(server.counts).items():
+        add("server_calls_total", number, server=name, outcome=outcome)
+    for tool in server.tools:
+        for outcome, number in _outcomes(tool.counts).items():
+            add("tool_calls_total", number, server=name, tool=tool.tool, outcome=outcome)
+    if server.cost is not None:
+        add("server_processes", server.cost.processes, server=name)
+        add("server_memory_bytes", server.cost.memory, server=name)
+    if server.cost is not None or server.cpu_seconds:
+        add("server_cpu_seconds_total", server.cpu_seconds, server=name)
 
 
-def _outcomes(counts: CallCounts, labels: dict[str, str]) -> Iterator[Sample]:
+def _add_durations(add: Add, server: ServerStats) -> None:
+    counts = server.counts
+    answered = counts.calls - counts.lost - counts.cancelled
+    for bucket in server.buckets:
+        add(_DURATIONS, bucket.calls, "_bucket", server=server.server, le=repr(bucket.seconds))
+    add(_DURATIONS, answered, "_bucket", server=server.server, le="+Inf")
+    add(_DURATIONS, server.seconds, "_sum", server=server.server)
+    add(_DURATIONS, answered, "_count", server=server.server)
+
+
+def _add_login(add: Add, server: str, login: LoginStatus) -> None:
+    add("login_renewals_total", login.renewals, server=server, outcome="ok")
+    add("login_renewals_total", login.failed_renewals, server=server, outcome="failed")
+    for family, at in (
+        ("login_time_seconds", login.logged_in_at),
+        ("login_renewed_time_seconds", login.renewed_at),
+        ("login_token_expiry_time_seconds", login.expires_at),
+    ):
+        if at:
+            add(family, datetime.fromisoformat(at).timestamp(), server=server)
+
+
+def _outcomes(counts: CallCounts) -> dict[str, int]:
     ok = counts.calls - counts.errors - counts.lost - counts.cancelled
-    numbers = {"ok": ok, "error": counts.errors, "lost": counts.lost, "cancelled": counts.cancelled}
-    yield from (({**labels, "outcome": outcome}, number) for outcome, number in numbers.items())
-
-
-def _histogram(servers: Iterable[ServerStats]) -> Iterator[str]:
-    name = "mcpd_server_call_duration_seconds"
-    yield f"# HELP {name} Duration of answered tool calls of the MCP server, in seconds."
-    yield f"# TYPE {name} histogram"
-    for server in servers:
-        counts = server.counts
-        answered = counts.calls - counts.lost - counts.cancelled
-        for bucket in server.buckets:
-            yield f"{name}_bucket{_labels({**_server(server), 'le': repr(bucket.seconds)})} {bucket.calls}"
-        yield f"{name}_bucket{_labels({**_server(server), 'le': '+Inf'})} {answered}"
-        yield f"{name}_sum{_labels(_server(server))} {_number(server.seconds)}"
-        yield f"{name}_count{_labels(_server(server))} {answered}"
+    return {"ok": ok, "error": counts.errors, "lost": counts.lost, "cancelled": counts.cancelled}
 
 
 def _labels(labels: dict[str, str]) -> str:
