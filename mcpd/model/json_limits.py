@@ -139,33 +139,16 @@ def _check_members(raw: Raw | bytes) -> None:
 
 def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     """Decode one level of an array. Raises TooLarge, and what msgspec raises if it is not an array."""
-    _check_items(raw, limit)
-    return _decode_items_up_to(raw, limit)
+    found, has_more = first_items(raw, limit)
+    if has_more:
+        raise TooLarge(f"an array with more than {limit} items")
+    return found
 
 
 def items_in_steps(data: bytes) -> Steps[list[Raw]]:
     """Do the same as `items`, in steps."""
-    _check_items(data, MAX_ITEMS)
     yield
-    return _decode_items_up_to(data, MAX_ITEMS)
-
-
-def _check_items(raw: Raw | bytes, limit: int) -> None:
-    """Raise TooLarge if an array has far too many items, and perhaps what msgspec raises if it is none."""
-    if _may_be_too_many(limit, raw):
-        try:
-            _array_of_at_most(limit).decode(raw)
-        except msgspec.ValidationError:
-            if bytes(raw)[:100].lstrip().startswith(b"["):
-                raise TooLarge(f"an array with more than {limit} items") from None
-            raise
-
-
-def _decode_items_up_to(raw: Raw | bytes, limit: int) -> list[Raw]:
-    found = _decode_items(raw)
-    if len(found) > limit:
-        raise TooLarge(f"an array with more than {limit} items")
-    return found
+    return items(data)
 
 
 def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bool]:
@@ -176,7 +159,7 @@ def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bo
     if not _may_be_too_many(limit, raw):
         found = _decode_items(raw)
         return found[:limit], len(found) > limit
-    found = [item for item in astuple(_array_of_at_most(limit + 1, strict=False).decode(raw)) if len(item)]
+    found = [item for item in astuple(_first_as_fields(limit + 1).decode(raw)) if len(item)]
     return found[:limit], len(found) > limit
 
 
@@ -189,8 +172,7 @@ def _may_be_too_many(limit: int, raw: Raw | bytes) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _array_of_at_most(limit: int, *, strict: bool = True) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Return a decoder of the first items as fields. It skips others, or fails if `strict`."""
+def _first_as_fields(limit: int) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Return a decoder of the first items of an array as fields, which skips the others."""
     fields = [(f"f{number}", Raw, Raw(b"")) for number in range(limit)]
-    items_class = msgspec.defstruct("Items", fields, array_like=True, forbid_unknown_fields=strict, gc=False)
-    return msgspec.json.Decoder(items_class)
+    return msgspec.json.Decoder(msgspec.defstruct("Items", fields, array_like=True, gc=False))

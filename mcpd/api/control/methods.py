@@ -14,7 +14,6 @@ import attrs
 import msgspec
 
 from mcpd import __version__
-from mcpd.api.control import lists
 from mcpd.api.control.reports import connected_clients, explain_policy
 from mcpd.api.control.stats import collect_metrics, collect_stats
 from mcpd.gateway.gateway import Gateway
@@ -96,20 +95,6 @@ def _parse_future_time(text: str) -> float:
             return until
         problem = f"{text} is in the past"
     raise InvalidArguments(f"mcpd/disable: {problem}", [Problem("$.until", problem)])
-
-
-def _list_method(
-    summary: str, result: type, list_items: Callable[[Operations, str | None], object]
-) -> Method[api.OptionalServerParam]:
-    async def handle(gateway: Gateway, params: api.OptionalServerParam) -> object:
-        operations = gateway.core
-        if params.server is not None:
-            await operations.load_catalog(params.server)
-        else:
-            await operations.refresh_catalogs(operations.supervisor.servers())
-        return list_items(operations, params.server)
-
-    return Method(summary, api.OptionalServerParam, result, handle)
 
 
 async def _set_servers(gateway: Gateway, params: SetServersParams) -> ApplyResult:
@@ -198,19 +183,21 @@ METHODS: Mapping[str, Method[Any]] = {
         api.ServerDetail,
         lambda gateway, params: gateway.core.explain_server(params.server),
     ),
-    "mcpd/tools": _list_method("List the tools of one server or all servers.", ToolsResult, lists.tools),
-    "mcpd/resources": _list_method(
+    "mcpd/tools": Method(
+        "List the tools of one server or all servers.", api.OptionalServerParam, ToolsResult
+    ),
+    "mcpd/resources": Method(
         "List the resources and resource templates of one server or all servers.",
+        api.OptionalServerParam,
         ResourcesResult,
-        lists.resources,
     ),
     "mcpd/read": Method(
         "Read a resource.",
         ReadParams,
         MCP_RESULT,
     ),
-    "mcpd/prompts": _list_method(
-        "List the prompts of one server or all servers.", PromptsResult, lists.prompts
+    "mcpd/prompts": Method(
+        "List the prompts of one server or all servers.", api.OptionalServerParam, PromptsResult
     ),
     "mcpd/prompt": Method(
         "Get a prompt and fill in its arguments.",

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call, read_call_in_steps
-from mcpd.api.control.lists import LISTS, visible_part
+from mcpd.api.control.lists import ListReader
 from mcpd.api.control.methods import METHODS, decode_params
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
@@ -124,13 +124,11 @@ class ControlRequests:
             if method.handler is None:
                 _OF_CONNECTION[name](self, message, params)
                 return
-            if isinstance(params, api.OptionalServerParam) and params.server is not None:
-                self.calls.client.require(self._operations.supervisor, params.server)
             result = method.handler(self._gateway, params)
             if inspect.isawaitable(result):
                 self._start(message, result, self._finish_later)
             else:
-                self._finish(message, self._encode(result))
+                self._finish_later(message, result)
         else:
             text = f"no method {name[:100]!r}; `mcpd/attach` switches this connection to MCP"
             self._responder.finish(wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text)))
@@ -168,17 +166,8 @@ class ControlRequests:
         self._client.count_call(request.server)
         self.calls.call(message.key, request)
 
-    def _encode(self, result: object) -> bytes:
-        """Return a result as JSON. Lists are without what policies forbid this client, and what its profile
-        does not select."""
-        if isinstance(result, LISTS):
-            result = visible_part(
-                result, self._operations.supervisor, self._gateway.policies, self.calls.client
-            )
-        return codec.encode(result)
-
     def _finish_later(self, message: Message, result: object) -> None:
-        self._finish(message, self._encode(result))
+        self._finish(message, codec.encode(result))
 
     def _identify(self, message: Message, params: api.IdentifyParams) -> None:
         profile = None if params.profile == ALL_SERVERS else params.profile or None
@@ -267,6 +256,20 @@ class ControlRequests:
         running, self._running = list(self._running.values()), {}
         for cancel in running:
             cancel(reason)
+
+    def _list(self, message: Message, params: api.OptionalServerParam) -> None:
+        reader = ListReader(self._operations, self._gateway.policies, self.calls.client)
+        make = {
+            "mcpd/tools": reader.tools,
+            "mcpd/resources": reader.resources,
+            "mcpd/prompts": reader.prompts,
+        }
+
+        async def read() -> object:
+            await reader.load(params.server)
+            return make[message.method](params.server)
+
+        self._start(message, read(), self._finish_later)
 
     def _prompt(self, message: Message, params: api.PromptParams) -> None:
         body = {"name": params.prompt, "arguments": params.arguments}
@@ -376,6 +379,9 @@ _STREAMS: Mapping[str, Callable[[_Streams, Message, Any], Awaitable[None]]] = {
 _OF_CONNECTION: Mapping[str, Callable[[ControlRequests, Message, Any], None]] = {
     "mcpd/identify": ControlRequests._identify,
     "mcpd/attach": ControlRequests._attach,
+    "mcpd/tools": ControlRequests._list,
+    "mcpd/resources": ControlRequests._list,
+    "mcpd/prompts": ControlRequests._list,
     "mcpd/prompt": ControlRequests._prompt,
     "mcpd/read": ControlRequests._read,
 }
