@@ -23,7 +23,7 @@ from tests.stopwatch import stopwatch, within
 
 MIB = 1 << 20
 CALL = json.dumps(request("tools/call", name="echo", arguments={}, _meta=meta())).encode()
-PATHS = ("/mcp", "/servers/busy/mcp", "/rpc")
+PATHS = ("/mcp", "/servers/busy/mcp")
 
 
 def started(start: Start) -> tuple[Daemon, HttpEndpoint]:

@@ -141,8 +141,7 @@ class Tour:
             assert http.get("/metrics").status_code == 200
             assert http.get("/health").status_code == 200
         with web.over_unix(self.daemon) as http:
-            body = {"jsonrpc": "2.0", "id": 1, "method": "mcpd/status", "params": {}}
-            assert http.post("/rpc", json=body).json()["result"]
+            assert http.get("/health").status_code == 200
 
     def the_page(self) -> None:
         where = web.http_endpoint(self.daemon)

@@ -1,6 +1,6 @@
 """The HTTP API: what each path serves, on the Unix socket and on a loopback TCP port.
 
-Both listeners share one `HttpApi`. Only the Unix socket serves `POST /rpc`, only a port the dashboard.
+Both listeners share one `HttpApi`. Only a port serves the dashboard.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import os
 import re
 import secrets
 import socket as sockets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
 import attrs
-import trio
 
-from mcpd.api.control.requests import ControlRequests
 from mcpd.api.control.stats import collect_metrics
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
@@ -29,7 +27,6 @@ from mcpd.api.http.guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http.parser import Head
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.mcp.endpoint import EndpointScope, McpEndpoint, McpHandler
-from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, KEEP_ALIVE, respond_error, sse_event
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
@@ -37,90 +34,12 @@ from mcpd.config.settings import Address
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
-from mcpd.state.clients import ClientConnection
-from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
-
-_CONTROL_PREFIXES = ("mcpd/", "rpc.")
-
-
-class HttpRpc:
-    """Handles `/rpc` on one HTTP connection, one request at a time. Implements `ControlResponder`."""
-
-    def __init__(self, gateway: Gateway, client: ClientConnection, pid: int, spawn: SpawnTask) -> None:
-        self._spawn = spawn
-        self._exchange: HttpExchange
-        self._requests = ControlRequests(gateway, self, client, pid, self._start, lambda view, identity: None)
-
-    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        if head.method != "POST":
-            respond_error(exchange, 405, "send a POST request", headers=b"Allow: POST\r\n")
-            return
-        try:
-            # Arguments are forwarded as they are, and servers read lines.
-            message = wire.parse(body.replace(b"\r", b" ").replace(b"\n", b" "))
-        except BadFrame as error:
-            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
-            return
-        if message.id is ABSENT or not message.method:
-            respond_error(exchange, 400, "a request must have an `id` and a `method`", key=message.key)
-        elif not message.method.startswith(_CONTROL_PREFIXES) or message.method == "mcpd/attach":
-            text = "this is the control API; MCP is served at /mcp and /servers/NAME/mcp"
-            respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
-        elif message.method == "mcpd/identify":
-            text = "HTTP requests are independent of each other; connect to the socket without HTTP"
-            respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
-        else:
-            self._exchange = exchange
-            exchange.on_quiet = self._keep_alive
-            self._requests.receive(message)
-
-    def close(self, reason: str) -> None:
-        """The HTTP client has left: cancel the request in progress."""
-        self._requests.cancel_all(reason)
-        del self._requests  # it refers back; without the cycle the connection is freed immediately
-
-    def send(self, frame: bytes) -> None:
-        """Send an event. A response that has events, or takes long, is an event stream."""
-        self._write(sse_event(frame))
-
-    def finish(self, frame: bytes, code: int = 0) -> None:
-        if self._exchange.is_streaming:
-            self._exchange.write(sse_event(frame))
-            self._exchange.end()
-        else:
-            self._exchange.respond(200, frame.rstrip(b"\n"))
-
-    def drop(self) -> None:
-        """No-op: HTTP clients cancel by disconnecting."""
-
-    async def wait_drained(self) -> None:
-        """No-op: the HTTP connection ends if its client is too slow."""
-
-    def _start(self, work: Callable[[], Awaitable[None]], _: str) -> None:
-        async def run() -> None:
-            try:
-                await work()
-            except trio.Cancelled:
-                respond_error(self._exchange, 503, "the request was cancelled")
-                raise
-
-        self._spawn(run)
-
-    def _keep_alive(self) -> None:
-        self._write(KEEP_ALIVE)
-
-    def _write(self, data: bytes) -> None:
-        self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)  # no-op if it was started already
-        self._exchange.write(data)
-
 
 log = logging.getLogger("mcpd.http")
 
 HEALTH = "/health"
 MCP = "/mcp"
 METRICS = "/metrics"
-RPC = "/rpc"
 TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "http.json"
 """In the runtime directory; tells other programs where the port is."""
@@ -138,8 +57,6 @@ class HttpRoutes:
     principal: str
     """The identity that the guard verifies; sessions are bound to it."""
     dashboard: Dashboard | None = None
-    serves_rpc: bool = False
-    """Whether it serves the control API at `/rpc`; only the Unix socket does."""
 
 
 @attrs.frozen
@@ -165,7 +82,7 @@ class HttpApi:
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway), SseSessions(gateway))
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()
-        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", serves_rpc=True)
+        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user")
 
     async def serve_unix(self, connection: sockets.socket, slot: Slot) -> None:
         """Serve HTTP on a connection of the Unix socket until it ends."""
@@ -242,8 +159,7 @@ class RouteHandler:
     """Routes the requests of one connection. See `ConnectionHandler`."""
 
     def __init__(self, routes: HttpRoutes, spawn: SpawnTask, pid: int = 0) -> None:
-        gateway = routes.endpoint.gateway
-        self._operations = gateway.core
+        self._operations = routes.endpoint.gateway.core
         self._spawn = spawn
         self._dashboard = routes.dashboard
         self._client = self._operations.clients.add(pid or None, "" if pid else "an HTTP client")
@@ -251,7 +167,6 @@ class RouteHandler:
             routes.principal, ClientIdentity(via="http", pid=pid, peer_pid=pid), self._client
         )
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
-        self._rpc = HttpRpc(gateway, self._client, pid, spawn) if routes.serves_rpc else None
         self.admit = routes.guard.admit
 
     def route(self, head: Head) -> ServeRequest:
@@ -264,8 +179,6 @@ class RouteHandler:
             return self._serve_monitoring
         if self._dashboard is not None and path in PATHS:
             return partial(self._dashboard.handle, head, self._client)
-        if path == RPC and self._rpc is not None:
-            return partial(self._rpc.handle, head)
         return _not_found
 
     def _serve_monitoring(self, _: bytes, exchange: HttpExchange) -> None:
@@ -283,8 +196,6 @@ class RouteHandler:
     def closed(self, reason: str) -> None:
         self._operations.clients.remove(self._client)
         self._mcp.close(reason)
-        if self._rpc is not None:
-            self._rpc.close(reason)
 
 
 def _not_found(_: bytes, exchange: HttpExchange) -> None:
