@@ -22,8 +22,6 @@ from mcpd.files.regular import UnusableFile, read_regular_file, read_up_to
 
 _MAX_FILE_SIZE = 64 * 1024 * 1024
 """Bytes of a file with arguments."""
-_CALL_OPTIONS = ("args", "timeout", "raw", "json", "socket", "no-start", "help")
-"""Options of `mcpctl call`, for suggestions."""
 
 
 def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
@@ -35,10 +33,6 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     if not words:
         raise UsageError(f"which {what}?", hint=f"write {what.upper()}@SERVER")
     first, *rest = words
-    if first.startswith("--"):
-        error = UsageError(f"no such option: {first}")
-        options = [f"--{each}" for each in _CALL_OPTIONS]
-        raise error.suggest(first, options, f"write the {what} before its arguments")
     if "@" in first:
         name, _, server = first.rpartition("@")
     elif "::" in first:
@@ -55,74 +49,39 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
 
 
 def is_argument(word: str) -> bool:
-    return "=" in word or word.startswith(("{", "--"))
+    return "=" in word or word.startswith("{")
 
 
 def needs_schema(words: Sequence[str]) -> bool:
     """Return whether the tool's schema decides what these arguments mean."""
-    return any(word.startswith("--") or ("=" in word and ":=" not in word) for word in words)
-
-
-def refuse_non_finite(arguments: Mapping[str, object]) -> None:
-    """Raise UsageError for NaN and infinities, which JSON does not have (RFC 8259, section 6).
-
-    Encoders write `null` instead, so a server would get another value than the caller passed.
-    """
-    if text := describe_non_finite(arguments):
-        raise UsageError(text, hint="leave it out, or pass null, a finite number, or text")
+    return any("=" in word and ":=" not in word for word in words)
 
 
 def parse_arguments(
     words: Sequence[str], schema: Mapping[str, object], base: dict[str, object]
 ) -> dict[str, object]:
-    """Return `base` updated with a tool's arguments, which can be written in four ways.
+    """Return `base` updated with a tool's arguments, which can be written in three ways.
 
-    `key=text` and `--key text` have the type that the JSON Schema `schema` asks for, if the text can be read
-    as that type and the schema does not allow text; otherwise they are text. `key:=json` and `{"key": json}`
-    are JSON. Raises UsageError for anything else, and for a `--key` that the schema does not have.
+    `key=text` has the type that the JSON Schema `schema` asks for, if the text can be read as that type and
+    the schema does not allow text; otherwise it is text. `key:=json` and `{"key": json}` are JSON. Raises
+    UsageError for anything else, and for NaN and infinities, which JSON does not have (RFC 8259, section 6).
     """
     values = dict(base)
     properties = mapping(schema.get("properties"))
-    rest = iter(words)
-    for word in rest:
+    for word in words:
         if word.startswith("{"):
             values |= parse_json_object(word)
-        elif word.startswith("--"):
-            key, equals, text = word[2:].partition("=")
-            name = _property_name(key, properties, known=bool(schema))
-            if not equals and _types(properties.get(name)) == {"boolean"}:
-                values[name] = True
-                continue
-            following = next(rest, None) if not equals else text
-            if following is None or (following.startswith("--") and not equals):
-                raise UsageError(f"{word} needs a value", hint=f"write {word} VALUE, or {key}=VALUE")
-            values[name] = _typed(following, properties.get(name))
-        elif ":=" in word or "=" not in word:
-            values = parse_pairs([word], values)
-        else:
-            key, _, text = word.partition("=")
-            if not key:
-                parse_pairs([word], values)  # raises
-            values[key] = text if key.endswith(":") else _typed(text, properties.get(key))
-    refuse_non_finite(values)
+            continue
+        values = parse_pairs([word], values)
+        key, _, text = word.partition("=")
+        if not key.endswith(":"):
+            values[key] = _typed(text, properties.get(key))
+    try:
+        json.dumps(values, allow_nan=False)
+    except ValueError:
+        hint = "pass null, a finite number, or text"
+        raise UsageError("an argument is NaN or infinite, which JSON does not have", hint=hint) from None
     return values
-
-
-def _property_name(key: str, properties: Mapping[str, object], *, known: bool) -> str:
-    """Return the argument that an option names; `-` stands for `_` if the schema has it so.
-
-    `known`: the schema is known. Without it, anything is an argument but a misspelled option of `call`.
-    """
-    import difflib
-
-    for name in (key, key.replace("-", "_")):
-        if name in properties:
-            return name
-    options = [f"--{each}" for each in (*_CALL_OPTIONS, *properties)]
-    if not known and not difflib.get_close_matches(f"--{key}", options, n=1, cutoff=0.8):
-        return key
-    error = UsageError(f"no such option, and the tool has no such argument: --{key}")
-    raise error.suggest(f"--{key}", options, "mcpctl call --help, and mcpctl list-tools --schema")
 
 
 def _types(schema: object) -> set[str]:
@@ -163,7 +122,7 @@ def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, obje
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or key in ("", ":"):
-            hint = "write KEY=VALUE, KEY:=JSON, --KEY VALUE, or all of them as one JSON object"
+            hint = "write KEY=VALUE, KEY:=JSON, or all of them as one JSON object"
             raise UsageError(f"invalid argument {word}", hint=hint)
         if not key.endswith(":"):
             values[key] = text
@@ -288,31 +247,3 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
 
 def rfc3339(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def describe_non_finite(value: object) -> str:
-    """Return which part of a JSON value is not finite, such as `limits[0].max is NaN`; empty if none is.
-
-    `value` is an object, whose members are the arguments of a call. Raises RecursionError like an encoder.
-    """
-    found = _find(value)
-    if found is None:
-        return ""
-    path, number = found
-    name = "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-    return f"the argument {path.removeprefix('.')} is {name}, which JSON does not have"
-
-
-def _find(value: object) -> tuple[str, float] | None:
-    if isinstance(value, float):
-        return None if math.isfinite(value) else ("", value)
-    if isinstance(value, Mapping):
-        items = ((f".{key}", each) for key, each in value.items())
-    elif isinstance(value, list | tuple):
-        items = ((f"[{index}]", each) for index, each in enumerate(value))
-    else:
-        return None
-    for step, each in items:
-        if found := _find(each):
-            return step + found[0], found[1]
-    return None

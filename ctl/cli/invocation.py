@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from ctl.cli.errors import CtlError, DaemonError, DaemonGone, DaemonUnreachable
@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from typing import Any
 
-    from ctl.api_types import Call, Reply, ServerStatus, Stream
+    from ctl.api_types import Call, Reply, Stream
 
 
 class CliContext:
@@ -167,24 +167,18 @@ class CliContext:
 
     def _add_suggestions(self, error: DaemonError, params: Json) -> None:
         """Add the closest names to an error about an unknown name, or the next step of a server."""
-        server = error.details.get("server")
         with suppress(CtlError):  # a suggestion is not worth a second error
             if error.code == "not_ready" and error.details.get("state") in ("failed", "needs-auth"):
-                self._add_next_step(error, lambda status: status["status"] == error.details["state"])
-            elif error.code == "timeout" and server:
-                # Of a process that is stopped, a ping finds out that it is; a higher limit would not help.
-                with suppress(DaemonError):
-                    self.client().request("mcpd/ping", {"server": server, "timeout": 1.0}, timeout=5.0)
-                self._add_next_step(error, lambda status: "is stopped" in status.get("degraded", ""))
+                self._add_next_step(error)
             elif error.code in _NAME_SOURCES and not error.hint:
                 self._suggest_names(error, params, *_NAME_SOURCES[error.code])
 
-    def _add_next_step(self, error: DaemonError, explains: Callable[[ServerStatus], bool]) -> None:
+    def _add_next_step(self, error: DaemonError) -> None:
         """Add the next step of the error's server, if its status still explains the error."""
         from ctl.explain.next_steps import next_step
 
         detail = self.client().request("mcpd/server", {"server": error.details["server"]}, timeout=5.0).value
-        if explains(detail["server"]):
+        if detail["server"]["status"] == error.details["state"]:
             error.hint = next_step(detail)
 
     def _suggest_names(

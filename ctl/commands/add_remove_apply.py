@@ -12,10 +12,10 @@ import click
 
 from ctl.cli.arguments import advice, read_named_file, seconds_option
 from ctl.cli.completion import server_names
-from ctl.cli.errors import CtlError, DaemonError, TimedOut, UsageError
+from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Output, paint
-from ctl.cli.text import count, format_time
+from ctl.cli.text import count
 from ctl.commands.lifecycle import chosen_servers
 from ctl.daemon.client import Json
 from ctl.explain.next_steps import variable_step
@@ -25,7 +25,6 @@ from ctl.show.progress import (
     hint_for,
     show_errors,
     show_warnings,
-    wait_for_each,
 )
 from ctl.show.status import not_ready_exit, problem_lines
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text, read_layout
@@ -174,30 +173,18 @@ def _definition(
 
 def _connect_added(cli: CliContext, added: ApplyResult, name: str, wait: float) -> int:
     asked: list[Json] = [{"server": name, "wait": wait}]
-    statuses, errors, _ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0)
+    (status, *_), errors, _ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0)
     if errors:
         raise errors[0]
-    saved = added.get("saved")
-    kept = f"kept in {saved}" if saved else "kept until the configuration file is loaded again"
-    warning = f"{{}} is not connected; its definition is {kept}"
-    behind = _report_unconnected(cli, added, statuses, warning)
-    return max(map(not_ready_exit, behind), default=0)
-
-
-def _report_unconnected(
-    cli: CliContext, document: ApplyResult, statuses: list[ServerStatus], warning: str
-) -> list[ServerStatus]:
-    """Say which servers are not connected although they should be, whose names replace `{}` in the warning.
-
-    With `--json`, print the document.
-    """
-    behind = [each for each in statuses if each["status"] not in ("connected", "idle", "disabled")]
+    is_behind = status["status"] not in ("connected", "idle", "disabled")
     if cli.out.json:
-        cli.out.json_value({**document, "not_connected": [_problem_of(each) for each in behind]})
-    elif behind:
-        cli.out.warning(warning.replace("{}", ", ".join(each["name"] for each in behind), 1))
-        cli.out.next_step(hint_for(cli, behind[0]["name"]))
-    return behind
+        cli.out.json_value({**added, "not_connected": [_problem_of(status)] if is_behind else []})
+    elif is_behind:
+        saved = added.get("saved")
+        kept = f"kept in {saved}" if saved else "kept until the configuration file is loaded again"
+        cli.out.warning(f"{name} is not connected; its definition is {kept}")
+        cli.out.next_step(hint_for(cli, name))
+    return not_ready_exit(status) if is_behind else 0
 
 
 def _problem_of(status: ServerStatus) -> Json:
@@ -283,41 +270,18 @@ def _confirms_removal(names: Sequence[str], *, every: bool) -> bool:
     metavar="N",
     help="Apply only if the set is still at generation N, otherwise exit with 9.",
 )
-@seconds_option("--wait", 30.0, "How long to wait for the added and changed servers; 0 does not wait.")
 @click.pass_obj
-def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None, wait: float) -> int:
+def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None) -> int:
     """Replace the running set of servers with those in a file.
 
     The file may be JSON, YAML or TOML; - reads JSON from stdin. Unchanged servers keep their process and
     connection. The change lasts until the configuration file is reloaded or changes; that file is not
-    written. Then reports each added or changed server by name. One that cannot connect does not change the
-    exit code, because the set was applied.
+    written. `mcpctl wait` waits for the servers to connect.
     """
     params: SetServersParams = {"servers": read_definitions(file, cli.out), "dry_run": plan}
     if if_generation is not None:
         params["if_generation"] = if_generation
-    reply = cli.call("mcpd/servers/set", params)
-    started = [*reply.value["added"], *reply.value["changed"]]
-    if plan or wait <= 0 or not started or reply.value.get("errors"):
-        return show_applied(cli, reply)
-    if not cli.out.json:
-        show_applied(cli, reply)
-    statuses = _wait_for_started(cli, started, wait)
-    _report_unconnected(cli, reply.value, statuses, "applied, but not connected: {}")
-    return 0
-
-
-def _wait_for_started(cli: CliContext, names: list[str], wait: float) -> list[ServerStatus]:
-    """Return the statuses of servers after they have settled, or after `wait` seconds."""
-
-    def now() -> list[ServerStatus]:
-        listed = cli.call("mcpd/status").value["servers"]
-        return [status for status in listed if status["name"] in names]
-
-    try:
-        return wait_for_each(cli, now(), lambda status: status["status"] != "pending", timeout=wait)
-    except TimedOut:
-        return now()
+    return show_applied(cli, cli.call("mcpd/servers/set", params))
 
 
 def read_definitions(file: str, out: Output) -> dict[str, Json]:
@@ -367,21 +331,13 @@ def reload(cli: CliContext) -> int:
     """Reload the configuration file.
 
     Variables such as ${TOKEN} keep the values that they had when the daemon started. After you change one,
-    use `mcpctl daemon restart`. If mcpd has loaded the changed file already, says since when.
+    use `mcpctl daemon restart`.
     """
-    before = None if cli.out.json else cli.call("mcpd/status").value["config"]
     try:
-        reply = cli.call("mcpd/reload")
+        return show_applied(cli, cli.call("mcpd/reload"))
     except DaemonError as error:
         _explain_refusal(error)
         raise
-    code = show_applied(cli, reply)
-    found = reply.value
-    changes = [*found["added"], *found["changed"], *found["removed"], *found.get("settings_changed", ())]
-    if before is not None and code == 0 and not changes and before["source"] != "api":
-        since = format_time(before["loaded_at"])
-        cli.out.line(f"nothing to change: mcpd has used this configuration since {since}")
-    return code
 
 
 def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:

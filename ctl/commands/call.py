@@ -48,18 +48,15 @@ _LIST_TIMEOUT = 60.0
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True},  # they are arguments of the tool
     epilog="Examples:\n\n\b\n"
-    "  mcpctl call time\n"
     "  mcpctl call get_current_time@time timezone=Europe/Paris\n"
-    "  mcpctl call everything.get-sum a=1 b=2\n"
-    "  mcpctl call everything get-sum --a 1 --b 2\n"
+    "  mcpctl call everything get-sum a=1 b=2\n"
     """  mcpctl call get-sum@everything '{"a": 1, "b": 2}'\n"""
     '  echo \'{"path": "/tmp"}\' | mcpctl call files/list_directory --args -',
 )
 @click.argument(
     "words",
-    metavar="TOOL@SERVER [KEY=VALUE | KEY:=JSON | --KEY VALUE | JSON]...",
+    metavar="TOOL@SERVER [KEY=VALUE | KEY:=JSON | JSON]...",
     nargs=-1,
     required=True,
     type=click.UNPROCESSED,
@@ -78,9 +75,8 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
     """Call a tool.
 
     You can also write SERVER.TOOL, SERVER/TOOL, SERVER::TOOL, SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL.
-    The tool's schema decides whether a VALUE is a number, true, a list or text. With only a SERVER, lists
-    its tools. Prints the tool's output; exits with 1 if the tool reports an error. Ctrl-C cancels the call on
-    the server.
+    The tool's schema decides whether a VALUE is a number, true, a list or text. Prints the tool's output;
+    exits with 1 if the tool reports an error. Ctrl-C cancels the call on the server.
     """
     try:
         return _call(cli, words, args, timeout, raw)
@@ -136,25 +132,22 @@ def call_tool(
 
 def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
     """Like `split_target`, but also resolve qualified names, for which the list of tools is needed."""
-    name, *rest = words or ("",)
-    has_server = any(mark in name for mark in "@/:") or (rest and not is_argument(rest[0]))
-    if not name or has_server:
+    name, *rest = words
+    if any(mark in name for mark in "@/:") or (rest and not is_argument(rest[0])):
         return split_target(words, "tool")
     try:
         listed = cli.call("mcpd/tools").value["tools"]
-        tools = [(str(tool["server"]), str(tool["name"])) for tool in listed]
-        found = _find_tools(cli, name, tools)
+        found = _find_tools(cli, name, [(str(tool["server"]), str(tool["name"])) for tool in listed])
     except CtlError:  # errors in the command line do not depend on the daemon
         return split_target(words, "tool")
     if len(found) == 1:
         return (*found[0], rest)
-    if not found and name in dict(tools):
-        raise _which_tool(cli, name, listed)
-    targets = [f"{tool}@{server}" for server, tool in found or tools if found or tool == name]
-    if targets:
-        message = f"'{name}' does not name one tool of one server"
-        raise UsageError(message, hint=f"use {' or '.join(targets[:5])}")
-    return split_target(words, "tool")
+    targets = [f"{tool}@{server}" for server, tool in found]
+    targets = targets or [f"{name}@{tool['server']}" for tool in listed if tool["name"] == name]
+    if not targets:
+        return split_target(words, "tool")
+    message = f"'{name}' does not name one tool of one server"
+    raise UsageError(message, hint=f"use {' or '.join(targets[:5])}")
 
 
 def _find_tools(cli: CliContext, name: str, listed: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -166,20 +159,6 @@ def _find_tools(cli: CliContext, name: str, listed: Sequence[tuple[str, str]]) -
         return found
     servers = cli.call("mcpd/status").value["servers"]
     return tools_named(name, listed, [str(server["name"]) for server in servers])
-
-
-def _which_tool(cli: CliContext, server: str, listed: Sequence[Json]) -> UsageError:
-    """Print the tools of a server with their arguments. Returns the error that asks for one of them."""
-    from ctl.commands.tools_resources_prompts import argument_list
-
-    tools = [tool for tool in listed if tool.get("server") == server]
-    if not cli.out.json:
-        for tool in tools:
-            cli.out.message(f"  {tool.get('name')}@{server}  {argument_list(tool)}")
-    names = [str(tool.get("name")) for tool in tools]
-    return UsageError(
-        f"which tool of {server}?", hint=f"mcpctl call {names[0]}@{server} KEY=VALUE", suggestions=names
-    )
 
 
 def _schema(cli: CliContext, server: str, tool: str, timeout: float | None) -> Json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -224,8 +223,6 @@ def install(cli: CliContext, dry_run: bool) -> int:
     for path in units:
         cli.out.line("unchanged " if keep else "wrote ", path)
     cli.out.line("PATH of the service: ", search_path)
-    for directory in systemd.drop_in_directories():
-        cli.out.message(paint("note: ", "dim"), f"your own settings in {directory} apply too")
     cli.out.line("enabled mcpd.socket and mcpd.service")
     cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
     if keep:
@@ -264,26 +261,20 @@ def uninstall(cli: CliContext) -> int:
     """Stop the service and remove its units.
 
     Keeps configuration, logs and state, and drop-ins made with `systemctl --user edit`, which a later
-    `mcpctl daemon install` uses again. Prints their directories.
+    `mcpctl daemon install` uses again.
     """
     is_foreign = systemd.foreign_unit() is not None
     units = [systemd.unit_directory() / name for name in (SERVICE, SOCKET)]
     found = [path for path in units if path.exists() and not is_foreign]
     if found:
         _remove_units(found)
-    kept = [] if is_foreign else systemd.drop_in_directories()
     if cli.out.json:
-        cli.out.json_value({"removed": [str(path) for path in found], "kept": [str(path) for path in kept]})
+        cli.out.json_value({"removed": [str(path) for path in found]})
         return 0
     for path in found:
         cli.out.line("removed ", str(path))
     if not found:
         cli.out.line("the service was not installed")
-    for path in kept:
-        remark = "your own settings, which `mcpctl daemon install` would use again"
-        cli.out.message(paint("note: ", "dim"), f"kept {path}   ({remark})")
-    if kept:
-        cli.out.next_step(shlex.join(["rm", "-r", *map(str, kept)]))
     return 0
 
 

@@ -97,9 +97,9 @@ def debug(cli: CliContext, server: str) -> int:
 def doctor(cli: CliContext, shell: bool, bundle: str | None) -> int:
     """Check the installation, the configuration and every server.
 
-    Checks the socket, the service, the PATH, the programs that servers need, the configuration, and every
-    server with a real request. Works without a running daemon and never starts one. Suggests a fix for every
-    problem. Exits with 1 if a check fails.
+    Checks the socket, the service, the PATH, the configuration, and every server with a real request. Works
+    without a running daemon and never starts one. Suggests a fix for every problem. Exits with 1 if a check
+    fails.
     """
     from ctl.explain.doctor import findings_lines, run_checks
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from ctl.cli.completion import server_names
-from ctl.cli.errors import DaemonGone, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint
 from ctl.cli.text import clean, clock_time, cut, log_line
-from ctl.daemon import systemd
 from ctl.show.watch import print_events
 
 if TYPE_CHECKING:
-    from ctl.api_types import LogsParams, TapFrame
+    from ctl.api_types import TapFrame
 
-_RESUMED_LINES = 1000
-"""Lines to ask the next daemon for, to find those that the previous one did not send."""
-_POLL_SECONDS = 1.0
 _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note": ("·", "dim")}
 
 
@@ -36,11 +29,12 @@ _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note"
 def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
     """Show what a server wrote to stderr.
 
-    The log survives restarts of the server and of the daemon, and --follow continues after them. With
-    --follow --json, prints one object per line.
+    The log survives restarts of the server and of the daemon. With --follow, continues after those of the
+    server, and with --follow --json, prints one object per line.
     """
     if follow:
         _follow_log(cli, server, lines)
+        return 0
     reply = cli.call("mcpd/logs", {"server": server, "lines": lines, "follow": False})
     if not cli.show_json(reply):
         for line in reply.value["lines"]:
@@ -50,62 +44,16 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
     return 0
 
 
-def _follow_log(cli: CliContext, server: str, lines: int) -> NoReturn:
-    """Print the last lines and all later ones until Ctrl-C, also those of the next daemon."""
-    last: str | None = None
-    """The last line that was printed or, before the first, that the log had."""
-    has_begun = False
-
-    def show(line: str) -> None:
-        cli.out.stream_item({"line": line}, log_line(line))
-
-    while True:
-        asked = _RESUMED_LINES if has_begun else max(lines, 1)
-        params: LogsParams = {"server": server, "lines": asked, "follow": True}
-        try:
-            for item in cli.stream("mcpd/logs", params):
-                assert item is not None
-                note = item.value
-                if "lines" in note:
-                    found = note["lines"]
-                    for line in _lines_after(found, last) if has_begun else found[-lines:] if lines else ():
-                        show(line)
-                    last, has_begun = (found[-1] if found else last), True
-                elif "line" in note:
-                    last = note["line"]
-                    show(last)
-                elif (missed := note.get("missed")) and cli.out.json:
-                    cli.out.json_line({"missed": missed})
-                elif missed:
-                    cli.out.message(f"note: output too fast, {missed} lines skipped; see the log file")
-        except DaemonGone:
-            if not has_begun:
-                raise
-        _reconnect(cli)
-
-
-def _lines_after(lines: Sequence[str], last: str | None) -> Sequence[str]:
-    """Return the lines that follow the last occurrence of `last`; all of them if there is none."""
-    after = next((number for number in range(len(lines), 0, -1) if lines[number - 1] == last), 0)
-    return lines[after:]
-
-
-def _reconnect(cli: CliContext) -> None:
-    """Wait until the daemon runs again, and connect to it. Never starts it."""
-    if not cli.out.json:
-        cli.out.message("note: mcpd has stopped; waiting until it runs again (Ctrl-C to quit)")
-    cli.close()
-    cli.may_start = False
-    while True:
-        try:
-            if not systemd.would_start_service(cli.socket):
-                cli.client()
-                break
-        except DaemonUnreachable:
-            pass
-        time.sleep(_POLL_SECONDS)
-    if not cli.out.json:
-        cli.out.message("note: mcpd runs again")
+def _follow_log(cli: CliContext, server: str, lines: int) -> None:
+    """Print the last lines and all later ones until Ctrl-C."""
+    for item in cli.stream("mcpd/logs", {"server": server, "lines": lines, "follow": True}):
+        assert item is not None
+        note = item.value
+        for line in note["lines"] if "lines" in note else [note["line"]] if "line" in note else ():
+            cli.out.stream_item({"line": line}, log_line(line))
+        if missed := note.get("missed"):
+            text = f"note: output too fast, {missed} lines skipped; see the log file"
+            cli.out.stream_item({"missed": missed}, text)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl events\n  mcpctl events github --json")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
-from ctl.cli.arguments import SecondsType
 from ctl.cli.completion import server_names
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, labelled_lines, paint, table
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
         StatsParams,
     )
 
+_WATCH_SECONDS = 2.0
+"""Time between two updates of `top --watch`."""
 SORTS = ("memory", "cpu", "calls", "name")
 _SAMPLE_SECONDS = 0.5
 """Time between the two samples from which rates are computed."""
@@ -37,24 +38,14 @@ WITH_PROCESSES: StatsParams = {"processes": True}
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl stats\n  mcpctl stats github --json")
 @click.argument("server", required=False, shell_complete=server_names)
-@click.option("--tag", metavar="TAG", help="Only tools with this tag, of all servers or of one.")
 @click.pass_obj
-def stats(cli: CliContext, server: str | None, tag: str | None) -> int:
+def stats(cli: CliContext, server: str | None) -> int:
     """Show calls, errors and latencies per server.
 
     Counts since the daemon started, over all connections. With SERVER, also per tool, with the memory and
     CPU usage of its processes.
     """
     reply = cli.call("mcpd/stats", {"server": server, "processes": server is not None})
-    if tag is not None:
-        tools = tagged_tools(reply.value, tag)
-        if cli.out.json:
-            cli.out.json_value({"tools": tools})
-        elif tools:
-            cli.out.lines(tagged_table(tools, cli.out.columns))
-        else:
-            cli.out.message(f"no tool with the tag {tag!r} has been called")
-        return 0
     if not cli.show_json(reply):
         show = server_stats if server is not None else stats_table
         cli.out.lines(show(reply.value, cli.out.columns))
@@ -64,15 +55,8 @@ def stats(cli: CliContext, server: str | None, tag: str | None) -> int:
 @click.command(epilog="Examples:\n\n\b\n  mcpctl top --watch\n  mcpctl top --sort cpu --json")
 @click.option("-w", "--watch", is_flag=True, help="Keep updating the display; quit with q or Ctrl-C.")
 @click.option("--sort", type=click.Choice(SORTS), default="memory", show_default=True, help="Sort order.")
-@click.option(
-    "--interval",
-    type=SecondsType(min=0.2),
-    default=2.0,
-    show_default=True,
-    help="Seconds between updates with --watch.",
-)
 @click.pass_obj
-def top(cli: CliContext, watch: bool, sort: str, interval: float) -> int:
+def top(cli: CliContext, watch: bool, sort: str) -> int:
     """Show the memory, CPU and call rate of each server.
 
     Memory and CPU time include the whole process tree of a server. With --watch, in a pipe or with --json,
@@ -86,7 +70,7 @@ def top(cli: CliContext, watch: bool, sort: str, interval: float) -> int:
             cli,
             lambda: cli.call("mcpd/stats", WITH_PROCESSES).value,
             lambda before, answer: top_table(before, answer, sort, columns),
-            interval,
+            _WATCH_SECONDS,
         )
     before = cli.call("mcpd/stats", WITH_PROCESSES)
     if cli.out.json:
@@ -109,24 +93,6 @@ def metrics(cli: CliContext) -> int:
     if not cli.show_json(reply):
         cli.out.block(reply.value["text"].rstrip("\n"))
     return 0
-
-
-def tagged_tools(answer: Stats, tag: str) -> list[dict[str, object]]:
-    """Return the tools with this tag that were called, with their servers."""
-    return [
-        {"server": server["server"], **tool}
-        for server in answer["servers"]
-        for tool in server.get("tools", ())
-        if tag in tool.get("tags", ())
-    ]
-
-
-def tagged_table(tools: list[dict[str, object]], fit: int | None) -> list[Line]:
-    header = ("TOOL", "CALLS", "ERRORS", "LOST", "P50", "P95", "P99")
-    rows: list[Line] = [
-        [f"{each['tool']}@{each['server']}", *_counts(cast("CallCounts", each["counts"]))] for each in tools
-    ]
-    return table(header, rows, right=(1, 2, 3, 4, 5, 6), fit=fit)
 
 
 def stats_table(answer: Stats, fit: int | None) -> list[Line]:

@@ -22,8 +22,6 @@ from ctl.cli.output import Line, paint, table
 from ctl.cli.text import count
 from ctl.daemon.client import Json
 
-_EFFECTS = ("reads only", "not declared", "writes", "destroys")
-"""In the order of their groups."""
 _MAX_MISSING = 10
 """Servers without tools that are reported one by one."""
 _ENUM_WIDTH = 24
@@ -43,12 +41,6 @@ _ENUM_WIDTH = 24
     multiple=True,
     help="Only tools with this text in their name or description. May be repeated.",
 )
-@click.option(
-    "--group-by",
-    "group",
-    type=click.Choice(["server", "effect"]),
-    help="Group the tools by their server, or by whether they read, write or destroy. Not with --schema.",
-)
 @click.option("--tag", metavar="TAG", help="Only tools with this tag in the definition of their server.")
 @click.pass_obj
 def list_tools(
@@ -56,16 +48,13 @@ def list_tools(
     server: str | None,
     schema: bool,
     wanted: tuple[str, ...],
-    group: str | None,
     tag: str | None,
 ) -> int:
     """List the tools of all servers, or of one.
 
     ARGUMENTS in brackets are optional. Call a tool with: mcpctl call TOOL@SERVER key=value
     """
-    if group and schema:
-        raise UsageError("--group-by cannot be used with --schema")
-    return _list_tools(cli, server, wanted, schema=schema, group=group or "", tag=tag)
+    return _list_tools(cli, server, wanted, schema=schema, tag=tag)
 
 
 @click.command("search", epilog="Examples:\n\n\b\n  mcpctl search file\n  mcpctl search current time")
@@ -82,7 +71,6 @@ def _list_tools(
     wanted: Sequence[str],
     *,
     schema: bool,
-    group: str = "",
     tag: str | None = None,
 ) -> int:
     reply = cli.call("mcpd/tools", {"server": server} if server else {})
@@ -98,8 +86,6 @@ def _list_tools(
     elif schema:
         for tool in tools:
             _print_details(cli, tool)
-    elif group:
-        _print_groups(cli, tools, group)
     else:
         print_tools(cli, tools)
     if dropped := reply.value.get("dropped"):
@@ -140,30 +126,6 @@ def _report_missing(cli: CliContext, missing: Sequence[Json]) -> None:
         cli.out.message(f"not listed: {each.get('reason')}   (mcpctl {command} {name})")
     if (more := len(missing) - _MAX_MISSING) > 0:
         cli.out.message(f"not listed: {count(more, 'more server')}   (mcpctl status)")
-
-
-def _print_groups(cli: CliContext, tools: Sequence[Json], group: str) -> None:
-    """Print a table per server in their order, or per effect with the most harmful last."""
-    groups: dict[str, list[Json]] = {effect: [] for effect in _EFFECTS} if group == "effect" else {}
-    for tool in tools:
-        name = effect_of(tool) if group == "effect" else str(tool.get("server", "?"))
-        groups.setdefault(name, []).append(tool)
-    printed = [(name, members) for name, members in groups.items() if members]
-    for number, (name, members) in enumerate(printed):
-        cli.out.lines([*([[]] if number else []), [paint(name, "bold"), f" ({count(len(members), 'tool')})"]])
-        print_tools(cli, members)
-
-
-def effect_of(tool: Json) -> str:
-    """Return what a tool does to its environment, as far as its server declares it (MCP `annotations`)."""
-    hints = mapping(tool.get("annotations"))
-    if hints.get("readOnlyHint") is True:
-        return "reads only"
-    if hints.get("destructiveHint") is True:
-        return "destroys"
-    if hints.get("readOnlyHint") is False or hints.get("destructiveHint") is False:
-        return "writes"
-    return "not declared"
 
 
 def print_tools(cli: CliContext, tools: Sequence[Json], *, with_server: bool = True) -> None:

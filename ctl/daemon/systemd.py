@@ -17,23 +17,13 @@ _PROPERTIES = (
 )
 _OUR_MARKS = ("mcpctl daemon", "ListenStream=%t/mcpd/mcpd.sock")
 """Every version of our units has one of them."""
-_INSTALLATION_SPECIFIC = ("ExecStart=", "ExecReload=", "Environment=PATH=", 'Environment="PATH=')
-"""Prefixes of lines that differ between installations."""
+_PATH_LINES = ("Environment=PATH=", 'Environment="PATH=')
 
 
 def unit_directory() -> Path:
     base = os.environ.get("XDG_CONFIG_HOME", "")
     config = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.config"))
     return config / "systemd" / "user"
-
-
-def drop_in_directories() -> list[Path]:
-    """Return the directories with the user's own settings for the units, such as of `systemctl --user edit`.
-
-    systemd applies them to every later unit of the same name.
-    """
-    found = [unit_directory() / f"{name}.d" for name in (SERVICE, SOCKET)]
-    return [path for path in found if any(path.glob("*.conf"))]
 
 
 def is_installed() -> bool:
@@ -204,36 +194,20 @@ def write_units(command: Sequence[str], search_path: str) -> list[Path]:
     return written
 
 
-def outdated_reason(command: Sequence[str]) -> str:
-    """Return why the installed units need to be rewritten; empty if they are current.
-
-    `command` is what they should start. Their PATH may be any.
-    """
-    import shlex
-
+def is_outdated(command: Sequence[str]) -> bool:
+    """Return whether the installed units are not those that start `command`, with any PATH."""
     for name in (SERVICE, SOCKET):
-        path = unit_directory() / name
         try:
-            found = path.read_text("utf-8", "replace").splitlines()
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}"
-        expected = render_unit(name, command, "/").splitlines()
-        starts, ours = (
-            next((line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")), "")
-            for lines in (found, expected)
-        )
-        if starts != ours:
-            program = shlex.split(starts)[0].replace("%%", "%").replace("$$", "$") if starts else ""
-            if not os.access(program, os.X_OK):
-                return f"{name} starts {program}, which does not exist"
-            return f"{name} starts {starts}, but this mcpctl belongs to {ours}"
-        if _common_lines(found) != _common_lines(expected):
-            return f"{path} is from another version of mcpd or was edited"
-    return ""
+            found = (unit_directory() / name).read_text("utf-8", "replace")
+        except OSError:
+            return True
+        if _without_path(found) != _without_path(render_unit(name, command, "/")):
+            return True
+    return False
 
 
-def _common_lines(lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if not line.startswith(_INSTALLATION_SPECIFIC)]
+def _without_path(unit: str) -> list[str]:
+    return [line for line in unit.splitlines() if not line.startswith(_PATH_LINES)]
 
 
 def render_unit(name: str, command: Sequence[str], search_path: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks of `mcpctl doctor` outside the daemon: directories, secrets, permissions, PATH, programs.
+"""Checks of `mcpctl doctor` outside the daemon: directories, secrets, permissions, PATH.
 
 Each check returns its findings and never raises. None needs a daemon or starts one.
 """
@@ -8,21 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ctl.cli.text import count
 from ctl.daemon import systemd
-from ctl.daemon.process import daemon_command
 from ctl.explain.environment import missing_directories
-from ctl.explain.next_steps import this_shell
-from mcpd.config import definition_view
-from mcpd.config.next_step import missing_program_step, misspelling_note
 from mcpd.config.secret_store import read_secrets, secrets_path
-from mcpd.files.programs import find_program
 from mcpd.model.errors import BadSpec
 
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"
@@ -62,10 +55,8 @@ def check_directories(directories: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(what, OK, location)
 
 
-def check_secrets(
-    environ: Mapping[str, str], definitions: Mapping[str, Mapping[str, object]]
-) -> Iterator[Finding]:
-    """Check that the secret store can be read, and has what the definitions of enabled servers need."""
+def check_secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that the secret store can be read. A server without its secrets says so itself."""
     path = secrets_path(environ)
     try:
         stored = read_secrets(environ)
@@ -73,15 +64,7 @@ def check_secrets(
         first = error.problems[0]
         yield Finding("secrets", FAIL, first.message, first.fix or "mcpctl secret list")
         return
-    users: dict[str, list[str]] = {}
-    for server, definition in definitions.items():
-        for name in definition_view.required_secrets(definition):
-            if name not in stored and definition_view.is_enabled(definition):
-                users.setdefault(name, []).append(server)
-    for name, servers in users.items():
-        message = f"{name} is not stored, but needed by {', '.join(servers)}"
-        yield Finding("secrets", FAIL, message, f"mcpctl secret set {name}")
-    if not users and os.path.lexists(path):
+    if os.path.lexists(path):
         yield Finding("secrets", OK, f"{count(len(stored), 'secret')} in {path}")
 
 
@@ -145,39 +128,3 @@ def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Find
         message = f"directories of your shell's PATH that mcpd lacks: {':'.join(lacking)}"
         return Finding("PATH", WARN, message, f"{step}, from a terminal whose PATH mcpd should use")
     return Finding("PATH", OK, "mcpd has all directories of your shell's PATH")
-
-
-def check_programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
-    """Check that the programs of servers are found."""
-    for name in sorted(needed):
-        if find_program(name, path) is None:
-            step = missing_program_step(name, this_shell(login))
-            message = "is required but not in the PATH of mcpd" if step else "is required but was not found"
-            if name.startswith("/"):
-                message, step = "does not exist, or is not executable", "mcpctl edit   (correct `command`)"
-            step = step or f"install {name}{misspelling_note(name, path)}"
-            yield Finding("program", FAIL, f"{name} {message}", step)
-
-
-def check_name(search_path: str) -> Iterator[Finding]:
-    """Check that `mcpd` in the PATH of a terminal is this program: others have the same name."""
-    found, (ours, *_) = find_program("mcpd", search_path), daemon_command()
-    if found is not None and os.path.realpath(found) != os.path.realpath(ours):
-        message = f"{found} in your PATH is not the mcpd that mcpctl uses, which is {ours}"
-        yield Finding("program", WARN, message, f"run this one as {ours}, or change the order of PATH")
-
-
-def check_installation(started_at: float) -> Finding:
-    """Check whether mcpd was reinstalled while the daemon was running."""
-    import mcpd
-
-    newest = 0.0
-    for file in Path(mcpd.__file__).parent.rglob("*.py"):
-        with suppress(OSError):
-            # ctime is when the file was installed; mtime may be when it was packaged.
-            newest = max(newest, file.stat().st_ctime)
-    if newest > started_at:
-        message = "mcpd was updated after the daemon started"
-        return Finding("installation", WARN, message, "mcpctl daemon restart")
-    where = Path(mcpd.__file__).parent
-    return Finding("installation", OK, f"Python {sys.version.split()[0]}, {where}")

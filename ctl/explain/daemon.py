@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket as sockets
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING
 from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, labelled_lines, paint
-from ctl.cli.text import count, timestamp
+from ctl.cli.text import count
 from ctl.daemon import process, systemd
 from ctl.daemon.client import DaemonClient, Json
-from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding, check_installation
+from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding
 from ctl.show.status import config_problem_lines, config_warning_lines
 from mcpd import __version__
 from mcpd.process.instance_lock import find_lock_holder
@@ -167,7 +166,7 @@ def check_socket(path: str) -> Iterator[Finding]:
         try:
             found = os.lstat(location)
         except FileNotFoundError:
-            yield _missing_socket(what, location, path)
+            yield Finding(what, SKIP, f"{location} does not exist")
             return
         except OSError as error:
             yield Finding(what, FAIL, f"cannot access {location}: {error.strerror}", "check MCPD_SOCKET")
@@ -179,35 +178,8 @@ def check_socket(path: str) -> Iterator[Finding]:
         elif mode & loose:
             message = f"{location} is accessible to other users (mode {mode:04o})"
             yield Finding(what, FAIL, message, shlex.join(["chmod", "go-rwx", location]))
-        elif what == "socket" and not stat.S_ISSOCK(found.st_mode):
-            step = f"{shlex.join(['rm', location])}, then: mcpctl daemon start"
-            yield Finding(what, FAIL, f"{location} is not a socket", step)
-        elif what == "socket" and not _has_listener(path):
-            message = f"{location} is left over: nothing listens on it"
-            yield Finding(what, SKIP, message, "mcpctl daemon start")
         else:
             yield Finding(what, OK, f"{location} (mode {mode:04o})")
-
-
-def _missing_socket(what: str, location: str, socket: str) -> Finding:
-    if pid := find_lock_holder(socket):
-        return Finding(what, FAIL, f"{location} was removed, but mcpd is running (pid {pid})", _RESTART)
-    if systemd.manages_socket(socket) and systemd.socket_is_lost():
-        message = f"{location} was removed, but systemd still listens on it (mcpd.socket)"
-        return Finding(what, FAIL, message, _RESTART)
-    return Finding(what, SKIP, f"{location} does not exist (mcpd has not been started)")
-
-
-def _has_listener(path: str) -> bool:
-    if systemd.manages_socket(path) and systemd.socket_is_active():
-        return True
-    with suppress(OSError), sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return False
-    return True
 
 
 def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Finding]:
@@ -225,8 +197,6 @@ def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Findin
     for warning in facts.status["daemon"].get("warnings", ()) if facts.status else ():
         message, _, step = warning.rpartition("; ")
         yield Finding("saved state", WARN, message, step)
-    if (started_at := timestamp(facts.version["started_at"])) is not None:
-        yield check_installation(started_at)
 
 
 def _unresponsive(error: CtlError | None, *, has_bad_socket: bool) -> Finding:
@@ -268,9 +238,9 @@ def check_service(path: str) -> Iterator[Finding]:
     if unit.get("NeedDaemonReload") == "yes":
         step = f"systemctl --user daemon-reload, then: {_RESTART}"
         yield Finding("service", WARN, "the unit file has changed since systemd loaded it", step)
-    if stale := systemd.outdated_reason(process.daemon_command()):
-        gone = stale.endswith("does not exist")
-        yield Finding("unit", FAIL if gone else WARN, stale, "mcpctl daemon install")
+    if systemd.is_outdated(process.daemon_command()):
+        message = "the units start another mcpd, are from another version, or were edited"
+        yield Finding("unit", WARN, message, "mcpctl daemon install")
     if not systemd.manages_socket(path):
         step = "unset MCPD_SOCKET, or remove the service: mcpctl daemon uninstall"
         yield Finding("service", WARN, f"uses {systemd.socket_path()}, but mcpctl uses {path}", step)

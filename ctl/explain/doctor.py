@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable
@@ -18,9 +17,7 @@ from ctl.explain.daemon import DaemonFacts, check_daemon, check_service, check_s
 from ctl.explain.environment import login_environment
 from ctl.explain.next_steps import config_step, next_step
 from ctl.show.status import effect_of_problems, failure_summary, impairment, waiting_summary
-from mcpd.config import definition_view
 from mcpd.config.check_document import LoadedConfig, check
-from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import read_document
 from mcpd.files import paths
 from mcpd.model.errors import BadSpec
@@ -34,7 +31,6 @@ _MARKS = {OK: ("ok", "green"), WARN: ("warn", "yellow"), FAIL: ("FAIL", "red"), 
 _ANSWER_TIMEOUT = 5.0
 _KEYRING_TIMEOUT = 30.0
 _PING_TIMEOUT = 10.0
-_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _STORAGES = {
     "keyring": "encrypted with a key in the keyring",
     "credential": "encrypted with a credential",
@@ -95,25 +91,14 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     }
     report.findings += checks.check_directories(directories)
     running = report.daemon is not None and report.daemon.status is not None
-    next_environ = next_environment(socket, environ).variables
-    variables = environ if running else next_environ
-    configuration = list(_check_configuration(report, environ, variables))
-    if not running and _refuses_to_start(report, variables):
-        # The first step is to correct the configuration, and not to start the daemon.
-        report.findings = [
-            each._replace(next="") if each.result == SKIP else each for each in report.findings
-        ]
-    report.findings += configuration
-    report.findings += checks.check_secrets(environ, report.definitions)
+    variables = environ if running else next_environment(socket, environ).variables
+    report.findings += _check_configuration(report, environ, variables)
+    report.findings += checks.check_secrets(environ)
     report.findings += _check_logins(report)
     login = login_environment(environ) if shell else None
-    version = report.daemon.version if report.daemon is not None else None
-    path = version["search_path"] if version else None
     if shell:
-        report.findings.append(checks.check_path(path, login))
-    path = path or next_environ.get("PATH", _DEFAULT_PATH)
-    report.findings += checks.check_name(environ.get("PATH", _DEFAULT_PATH))
-    report.findings += checks.check_programs(_needed_programs(report), path, login)
+        version = report.daemon.version if report.daemon is not None else None
+        report.findings.append(checks.check_path(version["search_path"] if version else None, login))
     if running:
         report.findings += _check_servers(report, login)
     return report
@@ -190,45 +175,15 @@ def _check_configuration(
         yield from checks.check_file_permissions(str(path), secrets)
 
 
-def _refuses_to_start(report: DoctorReport, environ: Mapping[str, str]) -> bool:
-    """Return whether a daemon would refuse the configuration: it tolerates most errors."""
-    if report.loaded is None:
-        try:
-            load_at_start(None, environ, Path(paths.state_dir(environ)))
-        except BadSpec:
-            return True
-    return False
-
-
 def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:
     if source == "none" and all(each.startswith("no configuration yet") for each in warnings):
         step = "mcpctl add time -- uvx mcp-server-time, or: mcpctl import"
         yield Finding("configuration", SKIP, "no servers yet", step)
         return
-    for warning in warnings:  # some end with the command that fixes them
-        message, _, command = warning.partition("; mcpctl ")
-        step = f"mcpctl {command or 'edit'}"
-        if not command and "`mcpctl " in warning:  # it describes a step of several parts
-            message, _, step = warning.partition("; ")
-        yield Finding("configuration", WARN, message, step)
+    for warning in warnings:
+        yield Finding("configuration", WARN, warning, "" if "mcpctl " in warning else "mcpctl edit")
     if source != "none":
         yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
-
-
-def _needed_programs(report: DoctorReport) -> set[str]:
-    status = report.daemon.status if report.daemon is not None else None
-    off = {each["name"] for each in status["servers"] if each["status"] == "disabled"} if status else set()
-    programs = {
-        program
-        for name, definition in report.definitions.items()
-        if name not in off and definition_view.is_enabled(definition)
-        for program in definition_view.command(definition)[:1]
-    }
-    return {
-        program
-        for program in programs
-        if program and "${" not in program and ("/" not in program or program.startswith("/"))
-    }
 
 
 def _check_servers(report: DoctorReport, login: Mapping[str, str] | None) -> Iterator[Finding]:

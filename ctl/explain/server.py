@@ -6,7 +6,6 @@ status SERVER` imports this module, so it must not import click, rich or attrs.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -49,19 +48,6 @@ _NAMED_VARIABLES = 12
 """Variables that are named; the others are counted."""
 _ENVIRONMENT_MATTERS = ("spawn", "exited", "closed", "timeout")
 """Kinds of failure that the environment may cause."""
-_OVERLAP = {
-    "auto": "those of different clients that may change something wait for each other, a second at most",
-    "writes": "those that may change something run one at a time",
-    "serial": "they run one at a time",
-}
-"""What a value of `concurrency` means for calls, if they cannot simply overlap."""
-_SHARE = {
-    "client": "each one has a process of its own",
-    "root": "there is a process for each of their directories",
-    "declared-root": "there is a process for each directory that they declare",
-}
-"""What a value of `share` means for clients, if not all of them share the process."""
-
 
 # ── status SERVER ───────────────────────────────────────────────────────────────────────────────
 
@@ -239,8 +225,6 @@ def explain(
         "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
         "connections": server.get("connections", []),
         "second_connection": second_connection(detail) or None,
-        "concurrency": detail.get("concurrency") or None,
-        "share": detail.get("share") or None,
         "url": detail.get("url") or None,
         "binary": _binary(detail, login),
         "environment": _environment(detail, login),
@@ -325,8 +309,8 @@ def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Expla
     names, inherited = detail.get("env", ()), detail.get("inherited_env", {})
     return {
         "path_only_in_login_shell": environment.missing_directories(login.get("PATH", ""), path),
-        "missing": environment.missing_variables(login, os.environ, names, stderr),
-        "different": environment.different_variables(login, os.environ, inherited, stderr),
+        "missing": environment.missing_variables(login, names, stderr),
+        "different": environment.different_variables(login, inherited, stderr),
     }
 
 
@@ -350,7 +334,10 @@ def explanation_lines(explanation: Explanation, server: ServerStatus, fit: int |
     rows += _waiting_rows(server)
     rows += _evidence_rows(failure)
     rows += _binary_rows(explanation["binary"])
-    rows += _setting_rows(explanation, is_ready=status in READY)
+    if url := explanation["url"]:
+        rows.append(("url", url))
+    if second := explanation["second_connection"]:
+        rows.append((_SECOND_CONNECTION, second))
     rows += _environment_rows(explanation["environment"], status, failure)
     if rows:
         lines += [[], *labelled_lines(rows)]
@@ -372,20 +359,6 @@ def _binary_rows(binary: Explanation | None) -> Rows:
     if in_shell and in_shell != found:
         rows.append(("your shell", f"runs {in_shell}"))
     return rows + [("also at", path) for path in binary["elsewhere"][:3]]
-
-
-def _setting_rows(explanation: Explanation, *, is_ready: bool) -> Rows:
-    """Return the address, the second connection, and what the settings mean for calls and clients."""
-    rows: Rows = []
-    if url := explanation["url"]:
-        rows.append(("url", url))
-    if second := explanation["second_connection"]:
-        rows.append((_SECOND_CONNECTION, second))
-    if (overlap := _OVERLAP.get(explanation["concurrency"])) and is_ready:
-        rows.append(("calls", f"{overlap} (concurrency: {explanation['concurrency']})"))
-    if processes := _SHARE.get(explanation["share"]):
-        rows.append(("clients", f"{processes} (share: {explanation['share']})"))
-    return rows
 
 
 def _environment_rows(environment: Explanation | None, status: str, failure: Failure | None) -> Rows:

@@ -1,7 +1,7 @@
 """Waiting for several servers: one line for each as soon as its state is known, and a progress line.
 
 The progress line names the servers that are still awaited and what they are doing. It is shown on a terminal
-only. Elsewhere, there is one line on stderr for each server that has failed and is still awaited.
+only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ctl.explain.next_steps import next_step
 from ctl.show.status import BROKEN, failure_summary, painted_state
 
 if TYPE_CHECKING:
-    from ctl.api_types import Failure, ServerResult, ServerStatus
+    from ctl.api_types import ServerResult, ServerStatus
 
 _IN_PROGRESS_LINE = 3
 """Servers that the progress line describes; the others are counted."""
@@ -97,8 +97,6 @@ class _ProgressLine:
     def __init__(self, cli: CliContext, names: Sequence[str]) -> None:
         self._out = cli.out
         self._awaited = dict.fromkeys(names, "")
-        self._explained: set[tuple[str, str]] = set()
-        """Server and kind of failure of the lines on stderr."""
 
     def note(self, status: ServerStatus) -> None:
         if status["name"] in self._awaited:
@@ -106,14 +104,6 @@ class _ProgressLine:
             reason = in_local_time(status.get("reason") or status["status"])
             self._awaited[status["name"]] = f"{reason}: {failure_summary(failure)}" if failure else reason
             self.show()
-            if failure and status["status"] == "failed":
-                self._explain(status["name"], failure)
-
-    def _explain(self, name: str, failure: Failure) -> None:
-        """Say why a server is still awaited, once for each kind of failure, unless the progress line does."""
-        if not (self._out.shows_progress or self._out.json or (name, failure["kind"]) in self._explained):
-            self._explained.add((name, failure["kind"]))
-            self._out.message(f"still waiting for {name}: {failure_summary(failure)}")
 
     def settled(self, name: str) -> None:
         self._awaited.pop(name, None)

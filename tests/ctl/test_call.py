@@ -96,10 +96,9 @@ SUM = {
         (["a=1.5", "b=null", "exact=true", "list=[1]"], {"a": 1.5, "b": None, "exact": True, "list": [1]}),
         (["note=1", "any=1", "mixed=1"], {"note": "1", "any": "1", "mixed": "1"}),  # text where it is allowed
         (["a=one", "b=1.5", "exact=1"], {"a": "one", "b": "1.5", "exact": "1"}),  # reported by the daemon
-        (["--a", "1", "--note=x=y", "--round-to", "2"], {"a": 1, "note": "x=y", "round_to": 2}),
-        (["--exact", "--a", "-5"], {"exact": True, "a": -5}),
+        (["a=1", "note=x=y", "round_to=2"], {"a": 1, "note": "x=y", "round_to": 2}),
         (['{"a": 1, "b": 2}', "b=3"], {"a": 1, "b": 3}),
-        (["a:=2", "--note", "a=b"], {"a": 2, "note": "a=b"}),
+        (["a:=2", "note=a=b"], {"a": 2, "note": "a=b"}),
     ],
 )
 @pytest.mark.parametrize(

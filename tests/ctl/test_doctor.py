@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,41 +13,18 @@ from ctl.explain.daemon import check_service
 from tests.ctl.conftest import Mcpctl
 
 
-def test_doctor_reports_an_update_under_a_running_daemon(mcpctl: Mcpctl) -> None:
-    """The installed files changed after the daemon started; the fix is a restart."""
-    finding = checks.check_installation(started_at=0.0)
-    assert (finding.result, finding.next) == ("warning", "mcpctl daemon restart")
-    finding = checks.check_installation(started_at=time.time() + 3600)
-    assert finding.result == "ok"
-
-
-def test_doctor_fails_for_a_program_that_is_missing(tmp_path: Path) -> None:
-    found = list(
-        checks.check_programs({"sh", "no-such-program", str(tmp_path / "it")}, "/usr/bin:/bin", None)
-    )
-    assert [(each.result, each.next) for each in found] == [
-        ("failure", "mcpctl edit   (correct `command`)"),
-        ("failure", "install no-such-program"),
-    ]
-
-
-def test_doctor_names_secrets_that_are_not_stored(tmp_path: Path) -> None:
-    """Not those with a default, nor of a disabled server."""
+def test_doctor_reports_an_unreadable_secret_store(tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    definitions: dict[str, dict[str, object]] = {
-        "sec": {"command": "x", "env": {"A": "${secret:SEC}", "B": "${secret:OTHER:-none}"}},
-        "off": {"command": "x", "args": ["${secret:OFF}"], "disabled": True},
-    }
-    (finding,) = checks.check_secrets(environ, definitions)
-    assert (finding.result, finding.next) == ("failure", "mcpctl secret set SEC")
-    assert finding.message == "SEC is not stored, but needed by sec"
-    assert list(checks.check_secrets(environ, {})) == []
+    assert list(checks.check_secrets(environ)) == []
     file = tmp_path / "mcpd" / "secrets.json"
     file.parent.mkdir()
     file.write_text('{"SEC": "x"}')
     file.chmod(0o600)
-    (finding,) = checks.check_secrets(environ, definitions)
+    (finding,) = checks.check_secrets(environ)
     assert finding.result == "ok"
+    file.chmod(0o644)
+    (finding,) = checks.check_secrets(environ)
+    assert finding.result == "failure"
 
 
 def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,19 +32,14 @@ def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ours = ["/usr/bin/env", "mcpd"]
     systemd.write_units(ours, "/home/me/100% mine/bin:/usr/bin")
-    assert systemd.outdated_reason(ours) == ""
-    assert "mcpd.service starts /usr/bin/env mcpd, but" in systemd.outdated_reason(["/opt/mcpd"])
-    systemd.write_units(["/gone away/100%/mcpd"], "/usr/bin")
-    assert systemd.outdated_reason(ours) == "mcpd.service starts /gone away/100%/mcpd, which does not exist"
+    assert not systemd.is_outdated(ours)
+    assert systemd.is_outdated(["/opt/mcpd"])
     (service, socket) = systemd.write_units(ours, "/usr/bin")
     service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
-    assert "from another version" in systemd.outdated_reason(ours)
-    systemd.write_units(ours, "/usr/bin")
-    service.write_bytes(service.read_bytes()[:99] + b"\xff" + service.read_bytes()[99:])
-    assert systemd.outdated_reason(ours)
+    assert systemd.is_outdated(ours)
     systemd.write_units(ours, "/usr/bin")
     socket.unlink()
-    assert "mcpd.socket cannot be read" in systemd.outdated_reason(ours)
+    assert systemd.is_outdated(ours)
 
 
 def test_unit_of_another_program_is_left_alone(
@@ -94,20 +65,6 @@ def test_unit_of_another_program_is_left_alone(
     unit.unlink()
     systemd.write_units(["/opt/mcpd"], "/usr/bin")
     assert systemd.is_installed()
-
-
-def test_doctor_reports_another_mcpd_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users who type `mcpd` would run that program."""
-    ours, other = tmp_path / "ours" / "mcpd", tmp_path / "other" / "mcpd"
-    for path, text in ((ours, "#!/usr/bin/python\nfrom mcpd.main import main\n"), (other, "\x7fELF")):
-        path.parent.mkdir()
-        path.write_text(text)
-        path.chmod(0o755)
-    monkeypatch.setattr(checks, "daemon_command", lambda: [str(ours)])
-    assert list(checks.check_name(str(ours.parent))) == []
-    assert list(checks.check_name("/nowhere")) == []
-    (finding,) = checks.check_name(f"{other.parent}:{ours.parent}")
-    assert (finding.result, str(other) in finding.message) == ("warning", True)
 
 
 def test_doctor_reports_unsafe_configuration_permissions(tmp_path: Path) -> None:

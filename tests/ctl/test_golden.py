@@ -230,7 +230,6 @@ EXPLAINED: dict[str, Answers] = {
             "dropped": 0,
         },
     },
-    "why_calls_overlap": {"mcpd/server": detail(server(), concurrency="auto", share="declared-root")},
     "debug": {"mcpd/server": detail(TIME, junk_lines=3, junk_sample="Starting", history=[ENTRY])},
     "history": {"mcpd/history": {"entries": [ENTRY, CRASH], "dropped": 4}},
     "history_of_nothing": {"mcpd/history": {"entries": [], "dropped": 0}},
@@ -294,18 +293,9 @@ CHANGES: dict[str, Answers] = {
     ),
     "remove": {"mcpd/remove": changed(server("old"), **APPLIED), "mcpd/status": status(server("old"))},
     "apply": {"mcpd/servers/set": APPLIED, "mcpd/status": status(TIME)},
-    "apply_and_wait": {
-        "mcpd/servers/set": {**APPLIED, "added": ["git", "time"], "saved": "/c.json"},
-        "mcpd/status": status({**GIT, "retry_at": None}, TIME),
-        "mcpd/server": detail(GIT),
-    },
     "apply_invalid": {"mcpd/servers/set": {**APPLIED, "errors": [CONFIG_PROBLEM]}},
     "reload": {
         "mcpd/reload": {**APPLIED, "settings_changed": ["http"], "restart_needed": ["http"]},
-        "mcpd/status": status(TIME),
-    },
-    "reload_of_nothing_new": {
-        "mcpd/reload": {**APPLIED, "added": [], "removed": []},
         "mcpd/status": status(TIME),
     },
 }
@@ -603,7 +593,6 @@ FILES = {
         "c.yaml": "mcpServers:\n  git:\n    command: g\n    cwd: sub\n",
         "d.toml": '[mcpServers.git]\ncommand = "g"\ncwd = "sub"\n',
     },
-    "apply_and_wait": {"a.json": '{"mcpServers": {}}'},
     "apply_invalid": {"a.json": '{"mcpServers": {"git": {}}}'},
     "config": {"good.json": '{"mcpServers": {"git": {"command": "g"}}}'},
 }

@@ -149,7 +149,7 @@ def test_closed_standard_streams_are_like_dev_null(
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, left, "")
 
 
-@pytest.mark.parametrize("command", [["status", "--watch"], ["top", "--watch", "--interval", "600"]])
+@pytest.mark.parametrize("command", [["status", "--watch"], ["top", "--watch"]])
 @pytest.mark.parametrize(("keys", "code"), [(b"qq", 0), (b"\x03", 130)])
 def test_q_quits_and_restores_the_terminal(
     daemon: FakeDaemon, mcpctl: Mcpctl, command: list[str], keys: bytes, code: int
