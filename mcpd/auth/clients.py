@@ -11,18 +11,18 @@ from functools import partial
 
 import attrs
 
-from mcpd.auth.discovery import Discovery, FetchError, GuardedFetch, LoginError
+from mcpd.auth.discovery import Discovery, FetchError, GuardedFetch, LoginError, step_failed
 from mcpd.auth.keys import KeyUnusable, sign_jwt
+from mcpd.auth.oauth.metadata import AuthorizationServer
 from mcpd.auth.oauth.registration import (
     CLIENT_NAME,
     ClientAuthentication,
     ClientRegistration,
     NoCommonMethod,
     RegistrationRefused,
-    from_metadata_document,
+    choose_method,
     is_metadata_document_url,
     parse_registration_answer,
-    pre_registered,
     registration_body,
 )
 from mcpd.auth.oauth.tokens import TokenRequest, assertion_claims
@@ -53,7 +53,7 @@ async def choose_client(
         return _of_definition(found, settings, settings.client_id, known)
     url = settings.client_metadata_url
     if url is not None and server.accepts_client_metadata and is_metadata_document_url(url):
-        return from_metadata_document(server.issuer, url)
+        return ClientRegistration(server.issuer, url, "metadata-document")
     if server.registration_endpoint is None:
         advice = found.quirks.advice or (
             "register a client there, and write its ID into `oauth.clientId` in the definition, or add "
@@ -80,7 +80,7 @@ def _of_definition(
 ) -> ClientRegistration:
     server = found.server
     if is_metadata_document_url(client_id) and settings.client_secret is None and not settings.private_key:
-        return from_metadata_document(server.issuer, client_id)
+        return ClientRegistration(server.issuer, client_id, "metadata-document")
     bound = [
         each.issuer
         for each in known
@@ -92,18 +92,21 @@ def _of_definition(
             f"`oauth.clientId` belongs to {bound[0]}, and the server now names {server.issuer}. If that "
             "is right, run `mcpctl logout` for it first, and register a client there",
         )
-    try:
-        client = pre_registered(
-            server.issuer,
-            client_id,
-            settings.client_secret,
-            server.auth_methods,
-            has_key=settings.private_key is not None,
-        )
-    except NoCommonMethod as error:
-        raise LoginError(STEP, str(error)) from None
+    client = pre_registered_client(server, settings, client_id)
     demanded = () if settings.redirect_uri is None else (settings.redirect_uri,)
     return attrs.evolve(client, redirect_uris=demanded)
+
+
+def pre_registered_client(
+    server: AuthorizationServer, settings: OAuthSettings, client_id: str
+) -> ClientRegistration:
+    """Return the client of the definition as the server accepts it. Raises LoginError."""
+    has_secret, has_key = bool(settings.client_secret), settings.private_key is not None
+    try:
+        method = choose_method(server.auth_methods, has_secret=has_secret, has_key=has_key)
+    except NoCommonMethod as error:
+        raise LoginError(STEP, str(error)) from None
+    return ClientRegistration(server.issuer, client_id, "pre-registered", method, settings.client_secret)
 
 
 async def _register(
@@ -119,7 +122,7 @@ async def _register(
     try:
         answer = await fetch.post(TokenRequest(endpoint, {"Content-Type": "application/json"}, body))
     except FetchError as error:
-        raise LoginError(STEP, error.message, try_later=not error.is_forbidden) from None
+        raise step_failed(STEP, error) from None
     try:
         return parse_registration_answer(
             answer.status,

@@ -22,6 +22,7 @@ import httpx
 import trio
 
 from mcpd.auth.keys import DpopKey
+from mcpd.auth.oauth.authorization import first_request
 from mcpd.auth.oauth.metadata import (
     MAX_BYTES,
     AuthorizationServer,
@@ -45,7 +46,7 @@ from mcpd.auth.oauth.metadata import (
     quote,
     read_challenge,
 )
-from mcpd.auth.oauth.tokens import TokenRequest, TokenSet, parse_token_answer
+from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, TokenSet, parse_token_answer
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.server_spec import OAuthSettings
 from mcpd.model.text import shorten
@@ -344,6 +345,13 @@ class LoginError(Exception):
         """Whether the same may succeed later without any change."""
 
 
+def step_failed(step: str, error: FetchError | TokenError) -> LoginError:
+    """Return the error of a step whose request failed."""
+    if isinstance(error, FetchError):
+        return LoginError(step, error.message, try_later=not error.is_forbidden)
+    return LoginError(step, error.message, try_later=error.kind is TokenErrorKind.UNAVAILABLE)
+
+
 @attrs.frozen
 class Discovery:
     """Where and how to log in to one server."""
@@ -356,6 +364,15 @@ class Discovery:
     metadata: ProtectedResource | None
     challenge: Challenge | None
     quirks: Quirks
+
+    def scopes(self, settings: OAuthSettings) -> tuple[str, ...] | None:
+        """Return the scopes of a first request; None to leave the parameter out."""
+        return first_request(
+            configured=settings.scopes,
+            challenge=None if self.challenge is None else self.challenge.scopes,
+            resource=None if self.metadata is None else self.metadata.scopes,
+            server=self.server.scopes if settings.grant == "code" else (),
+        )
 
 
 async def probe(fetch: GuardedFetch) -> Challenge | None:

@@ -256,10 +256,8 @@ def _connected(environ: Mapping[str, str]) -> Iterator[DBusConnection]:
             raise KeyUnavailable(message) from None
         except exceptions.SecretServiceNotAvailableException:
             raise KeyUnavailable("no keyring runs in this session") from None
-        except exceptions.ItemNotFoundException:
-            raise KeyUnavailable("the session has no default keyring; create one") from None
-        except exceptions.PromptDismissedException:
-            raise KeyUnavailable("the keyring requires a prompt; unlock it first") from None
+        except exceptions.SecretStorageException as error:  # such as a prompt, or no default keyring
+            raise KeyUnavailable(f"the keyring cannot be used: {error}") from None
         except DBusErrorResponse as error:
             name = str(error.name).rpartition(".")[2]
             raise KeyUnavailable(f"the keyring returned the error {name}") from None

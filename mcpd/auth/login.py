@@ -26,6 +26,7 @@ from mcpd.auth.discovery import (
     discover,
     probe,
     request_tokens,
+    step_failed,
 )
 from mcpd.auth.keys import DpopKey, KeyUnusable
 from mcpd.auth.oauth.authorization import (
@@ -34,7 +35,6 @@ from mcpd.auth.oauth.authorization import (
     UnrelatedAnswer,
     build_request,
     check_pasted,
-    first_request,
     more_scopes,
     read_answer,
 )
@@ -43,7 +43,6 @@ from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import (
     TokenEndpoint,
     TokenError,
-    TokenErrorKind,
     code_request,
 )
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
@@ -78,8 +77,6 @@ def start_page(offer: LoginOffer, account: str) -> Page:
 
 LIFETIME = 600.0
 """Seconds that a person has to finish."""
-_PAGE_TIMEOUT = 10.0
-"""Seconds that the browser has at most to fetch its last page."""
 
 
 @attrs.frozen(kw_only=True)
@@ -185,7 +182,7 @@ class LoginAttempt:
         except LoginError as error:
             self._end(error)
         except FetchError as error:
-            self._end(LoginError("login", error.message, try_later=not error.is_forbidden))
+            self._end(step_failed("login", error))
         finally:
             self._end(LoginError("login", "it was cancelled"))
 
@@ -208,7 +205,9 @@ class LoginAttempt:
             raise LoginError("authorization server", str(error)) from None
         try:
             async with open_listener(found.server.issuer, demanded=settings.redirect_uri) as listener:
-                scopes = self._scopes(found)
+                scopes = found.scopes(settings)
+                if request.earlier_scopes:
+                    scopes = more_scopes(request.earlier_scopes, scopes)
                 client = await choose_client(
                     self._fetch,
                     found,
@@ -224,15 +223,6 @@ class LoginAttempt:
             raise LoginError("redirect", str(error)) from None
         except OSError as error:
             raise LoginError("redirect", f"no loopback port: {error.strerror or error}") from None
-
-    def _scopes(self, found: Discovery) -> tuple[str, ...] | None:
-        wanted = first_request(
-            configured=self.request.settings.scopes,
-            challenge=None if found.challenge is None else found.challenge.scopes,
-            resource=None if found.metadata is None else found.metadata.scopes,
-            server=found.server.scopes,
-        )
-        return more_scopes(self.request.earlier_scopes, wanted) if self.request.earlier_scopes else wanted
 
     async def _with_browser(
         self,
@@ -263,8 +253,6 @@ class LoginAttempt:
             except LoginError as error:
                 outcome = error
             self._end(outcome)
-            with trio.move_on_after(_PAGE_TIMEOUT):
-                await listener.wait_answered()
             nursery.cancel_scope.cancel(reason="the login has ended")
         return outcome
 
@@ -311,10 +299,9 @@ class LoginAttempt:
             raise
         except AnswerError as error:
             self._rejection = error
+            self._answered.set()
             raise
-        finally:
-            if self._code or self._rejection is not None:
-                self._answered.set()
+        self._answered.set()
 
     async def _exchange(
         self,
@@ -337,11 +324,8 @@ class LoginAttempt:
             tokens = await request_tokens(
                 self._fetch, request, requested=scopes, key=self._key, now=self._now
             )
-        except FetchError as error:
-            raise LoginError("token", error.message, try_later=not error.is_forbidden) from None
-        except TokenError as error:
-            later = error.kind is TokenErrorKind.UNAVAILABLE
-            raise LoginError("token", error.message, try_later=later) from None
+        except (FetchError, TokenError) as error:
+            raise step_failed("token", error) from None
         login = StoredLogin(
             account=self.request.settings.account,
             issuer=found.server.issuer,
@@ -522,31 +506,16 @@ async def explain_login(spec: RemoteSpec, environ: Mapping[str, str]) -> AuthExp
     fetch = GuardedFetch(spec.url, environ, spec.ca_file, note)
     try:
         challenge = await probe(fetch)
-        said = "sent no challenge" if challenge is None else _describe_challenge(challenge)
+        said = "sent no challenge" if challenge is None else f"asked for {challenge.scheme.capitalize()}"
         steps.append(AuthStep(step="server", outcome=said))
         found = await discover(fetch, spec.oauth, challenge)
     except LoginError as error:
         return AuthExplanation(server=spec.name, steps=tuple(steps), error=str(error))
-    scopes = first_request(
-        configured=spec.oauth.scopes,
-        challenge=None if challenge is None else challenge.scopes,
-        resource=None if found.metadata is None else found.metadata.scopes,
-        server=found.server.scopes,
-    )
     return AuthExplanation(
         server=spec.name,
         steps=tuple(steps),
         issuer=found.server.issuer,
         resource=found.resource,
-        scopes=scopes or (),
+        scopes=found.scopes(spec.oauth) or (),
         client=describe_client(found, spec.oauth),
     )
-
-
-def _describe_challenge(challenge: Challenge) -> str:
-    parts = [f"asked for {challenge.scheme.capitalize()}"]
-    if challenge.resource_metadata:
-        parts.append("named its metadata")
-    if challenge.scopes:
-        parts.append(f"scopes {' '.join(challenge.scopes)}")
-    return ", ".join(parts)

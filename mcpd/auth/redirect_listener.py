@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import html
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import attrs
@@ -21,7 +21,9 @@ PORTS = range(32_180, 32_190)
 which Linux takes the ports of outgoing connections."""
 _MAX_HEAD = 16_384
 _TIMEOUT = 10.0
-"""Seconds for a browser to send its request, and for it to read the page."""
+"""Seconds for a browser to send its request, and for the login to end."""
+_SEND_TIMEOUT = 3.0
+"""Seconds for the browser to read the page."""
 _MAX_CONNECTIONS = 16
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
@@ -52,9 +54,6 @@ class RedirectListener:
     uri: str
     """The redirect URI, with the port that is bound."""
     _listeners: list[trio.SocketListener]
-    _browsers: int = attrs.field(default=0, init=False)
-    """Connections whose request has been read, and which are not closed yet."""
-    _browser_left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def url(self, path: str) -> str:
         """Return the address of another path."""
@@ -74,25 +73,9 @@ class RedirectListener:
                     with trio.move_on_after(_TIMEOUT):
                         request = await _read_request(stream)
                     if request is not None:
-                        with self._counted():
-                            await _respond(stream, request, answers, hosts)
+                        await _respond(stream, request, answers, hosts)
 
         await trio.serve_listeners(handle, self._listeners)
-
-    async def wait_answered(self) -> None:
-        """Wait until each browser that has sent a request has its page. `serve` must run."""
-        while self._browsers:
-            await self._browser_left.wait()
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._browsers += 1
-        try:
-            yield
-        finally:
-            self._browsers -= 1
-            self._browser_left.set()
-            self._browser_left = trio.Event()
 
 
 @asynccontextmanager
@@ -162,13 +145,13 @@ def _hosts(uri: str) -> frozenset[str]:
 async def _respond(
     stream: trio.SocketStream, request: bytes, answers: Mapping[str, ShowPage], hosts: frozenset[str]
 ) -> None:
-    """Send the page, and wait until the browser has closed the connection, so that nothing of it is lost."""
+    """Send the page, also while the login ends, and wait until the browser has closed the connection."""
     page = Page(400, "Bad request", "This address is only for the answer to a login.")
     path, query = _target_of(request, hosts)
     if path in answers:
         with trio.move_on_after(_TIMEOUT):
             page = await answers[path](query)
-    with trio.move_on_after(_TIMEOUT):
+    with trio.move_on_after(_SEND_TIMEOUT, shield=True):
         await stream.send_all(_render(page))
         await stream.send_eof()
         await stream.receive_some(1024)

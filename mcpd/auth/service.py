@@ -19,7 +19,7 @@ from mcpd.auth.clients import with_named_client
 from mcpd.auth.discovery import FetchedAnswer, FetchError, GuardedFetch, LoginError, post_with_proof
 from mcpd.auth.keys import load_dpop_key, login_key
 from mcpd.auth.login import LoginLink, LoginRequest, Logins, explain_login, link_of, reporting
-from mcpd.auth.oauth.authorization import StepUpMemory, more_scopes
+from mcpd.auth.oauth.authorization import more_scopes
 from mcpd.auth.oauth.metadata import Challenge, read_challenge
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.renewal import LoginEvent, ManagedLogin
@@ -136,6 +136,9 @@ def notify_login_needed(notifications: LimitedNotifications, servers: Collection
 # ── the service ───────────────────────────────────────────────────────────────────────────────────────
 
 
+MAX_STEP_UPS = 10
+"""How often a person is asked for more scopes between two ordinary logins to a server."""
+
 ResolveSecrets = Callable[[RemoteSpec], Awaitable[RemoteSpec]]
 """Returns a definition with its secrets. Raises LoginFailed."""
 ReadSecret = Callable[[SecretReference], Awaitable[str | UnavailableSecret]]
@@ -176,8 +179,8 @@ class LoginService:
         self._notifications = LimitedNotifications(
             environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
         )
-        self._step_ups: dict[tuple[str, str], StepUpMemory] = {}
-        """By URL and account."""
+        self._step_ups: dict[tuple[str, str], set[frozenset[str]]] = {}
+        """By URL and account: the scopes that a person was asked for since the last ordinary login."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew tokens and run logins until cancelled."""
@@ -220,11 +223,11 @@ class LoginService:
         with reporting(params.server):
             return await attempt.wait_offer()
 
-    async def link(self, name: str, operation: str, challenge_fields: Sequence[str]) -> LoginLink:
+    async def link(self, name: str, challenge_fields: Sequence[str]) -> LoginLink:
         """Begin a login, or join one, for an MCP client whose call was refused with this challenge.
 
-        Raises McpdError if no login is possible, and if a person was asked for the same scopes before, or
-        often for the same operation: see `StepUpMemory`.
+        Raises McpdError if no login is possible, and if a person was asked for the same scopes before, or for
+        more scopes MAX_STEP_UPS times.
         """
         challenge = read_challenge(challenge_fields) or self._users.challenge(name)
         request = await self._request(LoginParams(server=name), challenge)
@@ -232,11 +235,11 @@ class LoginService:
         if attempt is None:
             key = (request.url, request.settings.account)
             if challenge is not None and challenge.needs_more_scopes:
-                memory, scopes = self._step_ups.setdefault(key, StepUpMemory()), challenge.scopes or ()
-                if not memory.may_ask(operation, scopes):
+                asked, scopes = self._step_ups.setdefault(key, set()), frozenset(challenge.scopes or ())
+                if scopes in asked or len(asked) >= MAX_STEP_UPS:
                     message = f"{name}: a person was already asked for these scopes, without success"
                     raise LoginFailed(message, server=name, step="scopes")
-                memory.asked(operation, scopes)
+                asked.add(scopes)
             else:
                 self._step_ups.pop(key, None)
             attempt = self._logins.begin(request)

@@ -10,22 +10,26 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from mcpd.auth.clients import client_authentication
-from mcpd.auth.discovery import Discovery, FetchError, GuardedFetch, LoginError, discover, request_tokens
-from mcpd.auth.oauth.authorization import first_request
+from mcpd.auth.clients import client_authentication, pre_registered_client
+from mcpd.auth.discovery import (
+    Discovery,
+    FetchError,
+    GuardedFetch,
+    LoginError,
+    discover,
+    request_tokens,
+    step_failed,
+)
 from mcpd.auth.oauth.metadata import Challenge, covers, read_challenge
 from mcpd.auth.oauth.registration import (
     ClientAuthentication,
-    NoCommonMethod,
     choose_method,
-    pre_registered,
 )
 from mcpd.auth.oauth.tokens import (
     ID_TOKEN,
     Grant,
     TokenEndpoint,
     TokenError,
-    TokenErrorKind,
     TokenSet,
     client_credentials,
     id_jag_exchange,
@@ -137,12 +141,7 @@ class UnattendedCredentials:
         found = self._found
         if found.server.token_endpoint is None:
             raise LoginError("authorization server", "the metadata has no `token_endpoint`")
-        scopes = first_request(
-            configured=self._settings.scopes,
-            challenge=None if found.challenge is None else found.challenge.scopes,
-            resource=None if found.metadata is None else found.metadata.scopes,
-            server=(),
-        )
+        scopes = found.scopes(self._settings)
         grant, parameters = await self._grant(found, scopes)
         endpoint = TokenEndpoint(found.server.token_endpoint, self._client(found))
         try:
@@ -150,7 +149,7 @@ class UnattendedCredentials:
                 fetch, token_request(endpoint, grant, parameters), requested=scopes, now=self._now
             )
         except (FetchError, TokenError) as error:
-            raise _failed("token", error) from None
+            raise step_failed("token", error) from None
 
     async def _grant(self, found: Discovery, scopes: tuple[str, ...] | None) -> Grant:
         match self._settings.grant:
@@ -169,16 +168,7 @@ class UnattendedCredentials:
             if settings.grant == "workload":
                 return ClientAuthentication("")
             raise LoginError("definition", "`oauth.clientId` is missing")
-        try:
-            client = pre_registered(
-                found.server.issuer,
-                settings.client_id,
-                settings.client_secret,
-                found.server.auth_methods,
-                has_key=settings.private_key is not None,
-            )
-        except NoCommonMethod as error:
-            raise LoginError("client", str(error)) from None
+        client = pre_registered_client(found.server, settings, settings.client_id)
         return client_authentication(client, settings, self._now)
 
     async def _exchange(self, found: Discovery, scopes: tuple[str, ...] | None) -> str:
@@ -201,14 +191,6 @@ class UnattendedCredentials:
         try:
             tokens = await request_tokens(fetch, request, requested=None, is_exchange=True, now=self._now)
         except (FetchError, TokenError) as error:
-            raise _failed("identity provider", error) from None
+            raise step_failed("identity provider", error) from None
         self._mask([tokens.access_token])
         return tokens.access_token
-
-
-def _failed(step: str, error: FetchError | TokenError) -> LoginError:
-    if isinstance(error, FetchError):
-        later = not error.is_forbidden
-    else:
-        later = error.kind is TokenErrorKind.UNAVAILABLE
-    return LoginError(step, error.message, try_later=later)

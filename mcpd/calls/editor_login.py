@@ -214,7 +214,7 @@ class LoginLinks:
         challenge = error.challenge if isinstance(error, NeedsAuth) else ()
         try:
             logins = await self._operations.logins.service()
-            return await logins.link(server, f"{call.route.method} {call.tool}", challenge)
+            return await logins.link(server, challenge)
         except McpdError:
             raise error from None
 

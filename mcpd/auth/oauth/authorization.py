@@ -19,10 +19,6 @@ from mcpd.auth.oauth.metadata import MAX_SCOPES, AuthorizationServer, quote
 
 
 OFFLINE_ACCESS = "offline_access"
-MAX_STEP_UPS = 2
-"""How often one operation may ask a person for more scopes. With the first login, these are three
-authorization requests."""
-_MAX_OPERATIONS = 1000
 
 
 def first_request(
@@ -54,27 +50,6 @@ def more_scopes(*known: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(scope for scopes in known for scope in scopes or ()))
 
 
-@attrs.define
-class StepUpMemory:
-    """Which scopes a person was asked for since the last ordinary login. It ends repeated requests."""
-
-    _asked: dict[str, set[frozenset[str]]] = attrs.field(factory=dict)
-    """By operation."""
-
-    def may_ask(self, operation: str, needed: Iterable[str]) -> bool:
-        """Return whether a person may be asked for these scopes: only once, for all operations together."""
-        scopes = frozenset(needed)
-        if any(scopes in each for each in self._asked.values()):
-            return False
-        return len(self._asked.get(operation, ())) < MAX_STEP_UPS
-
-    def asked(self, operation: str, needed: Iterable[str]) -> None:
-        """Remember that a person is asked now."""
-        if operation not in self._asked and len(self._asked) >= _MAX_OPERATIONS:
-            del self._asked[next(iter(self._asked))]
-        self._asked.setdefault(operation, set()).add(frozenset(needed))
-
-
 # ── the request and its answer ────────────────────────────────────────────────────────────────────────
 
 
@@ -84,23 +59,12 @@ _MAX_ANSWER = 16_384
 
 
 class AnswerError(Exception):
-    """The answer at the redirect URI gives no code. The message is safe to show."""
+    """The answer at the redirect URI gives no code: it is refused, or says that the person or the server
+    refused. The message is safe to show."""
 
 
 class UnrelatedAnswer(AnswerError):
     """The answer is not for this request; the request is still open."""
-
-
-class RejectedAnswer(AnswerError):
-    """The answer comes from another issuer. Nothing in it may be used or shown (RFC 9207, 2.4)."""
-
-
-class RefusedByServer(AnswerError):
-    """The person or the authorization server refused."""
-
-    def __init__(self, message: str, error: str) -> None:
-        super().__init__(message)
-        self.error = error
 
 
 @attrs.frozen
@@ -111,10 +75,7 @@ class AuthorizationRequest:
     """To open in a browser."""
     issuer: str
     sends_iss: bool
-    client_id: str
     redirect_uri: str
-    resource: str | None
-    scopes: tuple[str, ...] | None
     state: str = attrs.field(repr=False)
     verifier: str = attrs.field(repr=False)
 
@@ -135,7 +96,7 @@ def build_request(
     client_id: str,
     redirect_uri: str,
     resource: str | None,
-    scopes: Iterable[str] | None,
+    scopes: Collection[str] | None,
     extra: Mapping[str, str] | None = None,
     state: str | None = None,
     verifier: str | None = None,
@@ -146,7 +107,6 @@ def build_request(
     """
     assert server.authorization_endpoint is not None
     state, verifier = state or new_secret(), verifier or new_secret()
-    wanted = None if scopes is None else tuple(scopes)
     ours = {
         "response_type": "code",
         "client_id": client_id,
@@ -155,8 +115,8 @@ def build_request(
         "code_challenge": code_challenge(verifier),
         "code_challenge_method": "S256",
     }
-    if wanted:
-        ours["scope"] = " ".join(wanted)
+    if scopes:
+        ours["scope"] = " ".join(scopes)
     if resource is not None:
         ours["resource"] = resource
     parts = urlsplit(server.authorization_endpoint)
@@ -173,20 +133,17 @@ def build_request(
         url=url,
         issuer=server.issuer,
         sends_iss=server.sends_iss,
-        client_id=client_id,
         redirect_uri=redirect_uri,
-        resource=resource,
-        scopes=wanted,
         state=state,
         verifier=verifier,
     )
 
 
 def read_answer(request: AuthorizationRequest, answer: str) -> str:
-    """Return the authorization code of a redirect: its whole URL, or only its query.
+    """Return the authorization code of a redirect: its whole URL, or only its query. Raises AnswerError.
 
-    Raises UnrelatedAnswer, RejectedAnswer, RefusedByServer. The order of the checks matters: first that the
-    answer is for this request, then who sent it, and only then what it says.
+    The order of the checks matters: first that the answer is for this request, then who sent it, and only
+    then what it says. Nothing of an answer from another issuer may be shown (RFC 9207, 2.4).
     """
     fields = _fields(answer)
     if fields is None or not hmac.compare_digest(_one(fields, "state").encode(), request.state.encode()):
@@ -195,7 +152,7 @@ def read_answer(request: AuthorizationRequest, answer: str) -> str:
     if "error" in fields:
         error = quote(_one(fields, "error"))
         description = quote(_one(fields, "error_description"))
-        raise RefusedByServer(f"{error}: {description}" if description else error, error)
+        raise AnswerError(f"{error}: {description}" if description else error)
     code = _one(fields, "code")
     if not code:
         raise AnswerError("the answer has neither a code nor an error")
@@ -221,7 +178,7 @@ def _check_issuer(request: AuthorizationRequest, fields: Mapping[str, list[str]]
         return
     if stated != [request.issuer]:
         what = "does not name its issuer" if stated is None else "comes from another issuer"
-        raise RejectedAnswer(f"the answer {what}, so it was not used; {quote(request.issuer)} was expected")
+        raise AnswerError(f"the answer {what}, so it was not used; {quote(request.issuer)} was expected")
 
 
 def _fields(answer: str) -> dict[str, list[str]] | None:

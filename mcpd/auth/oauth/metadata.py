@@ -230,11 +230,12 @@ def read_challenge(fields: Iterable[str]) -> Challenge | None:
 
     `resource_metadata` is taken from any of them, since servers put it into either.
     """
-    ours = [each for each in parse_challenges(fields) if each[0] in ("bearer", "dpop")]
+    found = [each for field in fields for each in parse_challenges(field[:_MAX_FIELD])]
+    ours = [each for each in found if each[0] in ("bearer", "dpop")]
     if not ours:
         return None
     scheme, parameters = min(ours, key=lambda each: each[0] != "bearer")
-    metadata = next((found["resource_metadata"] for _, found in ours if found.get("resource_metadata")), None)
+    metadata = next((each["resource_metadata"] for _, each in ours if each.get("resource_metadata")), None)
     return Challenge(
         scheme="dpop" if all(name == "dpop" for name, _ in ours) else scheme,
         resource_metadata=metadata,
@@ -244,15 +245,11 @@ def read_challenge(fields: Iterable[str]) -> Challenge | None:
     )
 
 
-def parse_challenges(fields: Iterable[str]) -> list[tuple[str, Mapping[str, str]]]:
+def parse_challenges(field: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Return scheme and parameters of each challenge, with lower-case names.
 
     A field may have several challenges. What has no valid syntax is skipped; nothing raises.
     """
-    return [found for field in fields for found in _parse_field(field[:_MAX_FIELD])]
-
-
-def _parse_field(field: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     scheme, parameters = "", dict[str, str]()
     here = 0
     while True:
@@ -285,8 +282,6 @@ def _parse_field(field: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 class Quirks:
     """What to do differently at one issuer."""
 
-    source: str = ""
-    """Where the behavior is documented or reported."""
     extra_params: Mapping[str, str] = MappingProxyType({})
     """Added to the authorization request."""
     scope_on_refresh: bool = False
@@ -301,32 +296,29 @@ _NONE = Quirks()
 
 _BY_HOST: Mapping[str, Quirks] = MappingProxyType(
     {
-        # A refresh token is issued only for these parameters.
+        # A refresh token is issued only for these parameters:
+        # https://developers.google.com/identity/protocols/oauth2/web-server#offline
         "accounts.google.com": Quirks(
-            source="https://developers.google.com/identity/protocols/oauth2/web-server#offline",
             extra_params=MappingProxyType({"access_type": "offline", "prompt": "consent"}),
             advice="create an OAuth client of the type Desktop app in the Google Cloud console, and write "
             "its `clientId` and `clientSecret` into `oauth`",
         ),
-        # AADSTS90009 without scopes in a refresh; AADSTS9010010 with `resource`.
+        # AADSTS90009 without scopes in a refresh; AADSTS9010010 with `resource`:
+        # https://github.com/modelcontextprotocol/csharp-sdk/issues/1587
         "login.microsoftonline.com": Quirks(
-            source="https://github.com/modelcontextprotocol/csharp-sdk/issues/1587",
             scope_on_refresh=True,
             omit_resource=True,
             advice="register a public client in Entra, and write its `clientId` and `scopes` into `oauth`",
         ),
         "github.com": Quirks(
-            source="https://github.com/github/github-mcp-server/issues/2532",
             advice="create an OAuth app at https://github.com/settings/developers and write its `clientId` "
             "and `clientSecret` into `oauth`, or put a personal access token into the `Authorization` header",
         ),
         "slack.com": Quirks(
-            source="https://github.com/anthropics/claude-code/issues/52354",
             advice='write `"oauth": {"clientId": "…", "callbackPort": 3118}` with the client ID of your '
             "Slack app",
         ),
         "api.figma.com": Quirks(
-            source="https://github.com/github/copilot-cli/issues/4906",
             advice="Figma registers only programs that it knows; use its local server, or ask Figma for a "
             "client ID",
         ),
@@ -467,9 +459,9 @@ def is_same_issuer(stated: str, expected: str) -> bool:
     so the document cannot be that of somebody else; the metadata of Google and of many Auth0 tenants needs
     it. Everything else compares with the issuer that the document states.
     """
-    if stated == expected:
-        return True
-    return stated.rstrip("/") == expected.rstrip("/") and _has_no_path(stated, expected)
+    bare = stated.removesuffix("/")
+    has_path = bare.count("/") > 2 or "?" in bare
+    return stated == expected or (bare == expected.removesuffix("/") and not has_path)
 
 
 def assumed_authorization_server(server_url: str) -> AuthorizationServer:
@@ -514,10 +506,3 @@ def _endpoint(document: Mapping[str, object], name: str) -> str | None:
     if url is None or not is_usable(url):
         raise MetadataError(f"`{name}` is not an https URL: {quote(document.get(name))}")
     return url
-
-
-def _has_no_path(*urls: str) -> bool:
-    try:
-        return all(urlsplit(url).path in ("", "/") and not urlsplit(url).query for url in urls)
-    except ValueError:
-        return False

@@ -135,19 +135,6 @@ class ClientRegistration:
         return ClientAuthentication(self.client_id, self.method, self.client_secret, sign_assertion)
 
 
-def pre_registered(
-    issuer: str, client_id: str, client_secret: str | None, methods: Collection[str] | None, *, has_key: bool
-) -> ClientRegistration:
-    """Return the client of the definition. Raises NoCommonMethod."""
-    method = choose_method(methods, has_secret=bool(client_secret), has_key=has_key)
-    return ClientRegistration(issuer, client_id, "pre-registered", method, client_secret)
-
-
-def from_metadata_document(issuer: str, url: str) -> ClientRegistration:
-    """Return the client that a Client ID Metadata Document describes: its URL is the client ID."""
-    return ClientRegistration(issuer, url, "metadata-document")
-
-
 def is_metadata_document_url(url: str) -> bool:
     """Return whether a client ID is the URL of a document: https, with a path, without fragment or user."""
     try:

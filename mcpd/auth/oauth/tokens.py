@@ -148,16 +148,14 @@ def refresh_request(
     *,
     resource: str | None = None,
     scopes: Iterable[str] | None = None,
-    extra: Mapping[str, str] | None = None,
 ) -> TokenRequest:
     """Return the request that renews a token.
 
-    `scopes` is what was granted, and only for servers that require it (see `issuer_quirks`): a server must
-    refuse more than was granted (RFC 6749, 6). `extra` comes from the definition.
+    `scopes` is what was granted, and only for servers that require it (see `quirks_of`): a server must
+    refuse more than was granted (RFC 6749, 6).
     """
-    scope = None if scopes is None else " ".join(scopes) or None
-    fields = {"refresh_token": refresh_token, **_optional(resource=resource, scope=scope)}
-    return token_request(endpoint, "refresh_token", {**(extra or {}), **fields})
+    optional = _optional(resource=resource, scope=" ".join(scopes or ()))
+    return token_request(endpoint, "refresh_token", {"refresh_token": refresh_token, **optional})
 
 
 def revocation_request(
@@ -274,18 +272,13 @@ def _token_type(value: object, status: int) -> TokenType:
 
 def _lifetime(value: object) -> float | None:
     """Return seconds; None if unknown. A number in a string is common, and a wrong one loses no token."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    if isinstance(value, str):
-        if not re.fullmatch(r"\s*\d{1,15}(\.\d*)?\s*", value, re.ASCII):
-            return None
-        value = float(value)
-    if not isinstance(value, (int, float)):
+    try:
+        seconds = float(value)  # JSON integers have 64 bits here
+    except ValueError:
         return None
-    seconds = float(value)  # JSON integers have 64 bits here
-    if not math.isfinite(seconds) or seconds < 0:
-        return None
-    return min(seconds, _MAX_LIFETIME)
+    return min(seconds, _MAX_LIFETIME) if math.isfinite(seconds) and seconds >= 0 else None
 
 
 # ── grants without a person ───────────────────────────────────────────────────────────────────────────
@@ -305,12 +298,12 @@ Grant = tuple[str, dict[str, str]]
 
 def client_credentials(*, resource: str | None, scopes: Iterable[str] | None) -> Grant:
     """RFC 6749, 4.4, with RFC 8707."""
-    return CLIENT_CREDENTIALS, _common(resource, scopes)
+    return CLIENT_CREDENTIALS, _optional(resource=resource, scope=" ".join(scopes or ()))
 
 
 def jwt_bearer(assertion: str, *, resource: str | None, scopes: Iterable[str] | None) -> Grant:
     """RFC 7523, 2.1: an ID-JAG, or the JWT of a workload, instead of a person's login."""
-    return JWT_BEARER, {"assertion": assertion, **_common(resource, scopes)}
+    return JWT_BEARER, {"assertion": assertion, **_optional(resource=resource, scope=" ".join(scopes or ()))}
 
 
 def id_jag_exchange(
@@ -330,7 +323,7 @@ def id_jag_exchange(
         "audience": audience,
         "subject_token": subject_token,
         "subject_token_type": subject_type,
-        **_common(resource, scopes),
+        **_optional(resource=resource, scope=" ".join(scopes or ())),
     }
 
 
@@ -348,9 +341,3 @@ def assertion_claims(client_id: str, *, audience: str, now: float, unique_id: st
         "exp": issued + ASSERTION_LIFETIME,
         "jti": unique_id,
     }
-
-
-def _common(resource: str | None, scopes: Iterable[str] | None) -> dict[str, str]:
-    scope = " ".join(scopes or ())
-    found = {"resource": resource or "", "scope": scope}
-    return {name: value for name, value in found.items() if value}

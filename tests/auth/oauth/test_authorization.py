@@ -8,10 +8,8 @@ import attrs
 import pytest
 
 from mcpd.auth.oauth.authorization import (
+    AnswerError,
     AuthorizationRequest,
-    RefusedByServer,
-    RejectedAnswer,
-    StepUpMemory,
     UnrelatedAnswer,
     build_request,
     check_pasted,
@@ -144,16 +142,18 @@ def test_the_issuer_of_an_answer(sends_iss: bool, iss: str | None, accepted: boo
     if accepted and kind == "code":
         assert read_answer(request(sends_iss=sends_iss), text) == "ANSWER"
         return
-    with pytest.raises(RefusedByServer if accepted else RejectedAnswer) as caught:
+    with pytest.raises(AnswerError) as caught:
         read_answer(request(sends_iss=sends_iss), text)
-    if not accepted:
+    if accepted:
+        assert "ANSWER" in str(caught.value)
+    else:
         assert not any(each in str(caught.value) for each in ("ANSWER", "DESCRIBED", "URI"))
 
 
 def test_an_error_is_shown_without_control_characters() -> None:
-    with pytest.raises(RefusedByServer) as caught:
+    with pytest.raises(AnswerError) as caught:
         read_answer(request(), answer(error="access_denied", error_description="no\x1b[2J", state="S"))
-    assert caught.value.error == "access_denied"
+    assert "access_denied" in str(caught.value)
     assert str(caught.value).isprintable()
 
 
@@ -196,18 +196,3 @@ def test_first_request(
 
 def test_a_step_up_asks_for_the_union_in_order() -> None:
     assert more_scopes(("a", "b"), None, ("b", "c")) == ("a", "b", "c")
-
-
-def test_a_person_is_asked_once_for_the_same_scopes_and_twice_for_one_operation() -> None:
-    memory = StepUpMemory()
-    assert memory.may_ask("tools/call x", ("w", "v"))
-    memory.asked("tools/call x", ("w", "v"))
-    assert not memory.may_ask("tools/call x", ("v", "w"))
-    assert not memory.may_ask("tools/call y", ("v", "w"))
-    assert memory.may_ask("tools/call x", ("w",))
-    memory.asked("tools/call x", ("w",))
-    assert not memory.may_ask("tools/call x", ("z",))
-    assert memory.may_ask("tools/call y", ("z",))
-    for number in range(2000):
-        memory.asked(f"tools/call {number}", ("w",))
-    assert len(memory._asked) == 1000

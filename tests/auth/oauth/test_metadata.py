@@ -132,7 +132,6 @@ def test_authorization_server_metadata_that_is_refused(document: object, text: s
         (f"{ISSUER}:443", ISSUER, False),
         (f"{ISSUER}?x/", f"{ISSUER}?x", False),
         ("http://as.example", ISSUER, False),
-        ("https://[x/", "https://[x", False),
     ],
 )
 def test_issuers_are_compared_by_character(stated: str, expected: str, same: bool) -> None:
@@ -197,7 +196,7 @@ FIELDS: list[tuple[list[str], list[tuple[str, dict[str, str]]]]] = [
 
 @pytest.mark.parametrize(("fields", "challenges"), FIELDS)
 def test_syntax(fields: list[str], challenges: list[tuple[str, dict[str, str]]]) -> None:
-    assert parse_challenges(fields) == challenges
+    assert [each for field in fields for each in parse_challenges(field)] == challenges
 
 
 def test_what_an_mcp_server_says() -> None:
