@@ -46,31 +46,6 @@ def test_uninitialized_editor_gets_no_notifications(world: World) -> None:
     assert world.daemon.initialized
 
 
-def test_call_that_may_have_run_is_not_sent_again(world: World) -> None:
-    """The model must check its effect before it repeats the call."""
-    world.begin()
-    world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
-    world.deliver()
-    world.restart()
-    [answer] = world.answers(5)
-    assert answer["error"]["data"]["may_have_run"] is True
-    assert answer["error"]["data"]["retryable"] is True
-    assert "may have run" in answer["error"]["message"]
-    assert world.ran == {1: 1}
-
-
-def test_unwritten_call_is_sent_to_the_next_daemon(world: World) -> None:
-    """The daemon never received it completely."""
-    world.begin()
-    world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
-    world.kill(unwritten=1)
-    assert world.answers(5) == []
-    world.come()
-    world.settle()
-    assert world.answers(5)[0]["result"] == {"content": []}
-    assert world.ran == {1: 1}
-
-
 STOPPING = {"code": -32000, "message": "mcpd is stopping", "data": {"may_have_run": False, "stopping": True}}
 
 
@@ -120,24 +95,6 @@ def test_unwritten_response_is_not_mistaken_for_a_call(world: World) -> None:
     world.settle()
     assert len(world.answers(1)) == 1
     assert world.ran == {1: 1}
-
-
-@pytest.mark.parametrize("method", ["tools/list", "resources/read", "server/discover"])
-def test_idempotent_request_is_repeated_once(world: World, method: str) -> None:
-    """A request that kills daemons must not kill all of them."""
-    world.begin()
-    world.say(method, {"uri": "file:///a"}, 6)
-    world.deliver()
-    world.restart()
-    assert "result" in world.answers(6)[0]
-    world.say(method, {"uri": "file:///a"}, 7)
-    for _ in range(2):
-        world.deliver()
-        world.kill()
-        world.come()
-        world.deliver()
-        world.answer(1)  # the handshake's, which sends the rest
-    assert "error" in world.answers(7)[0]
 
 
 def test_subscription_waits_for_a_daemon(world: World) -> None:

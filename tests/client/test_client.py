@@ -85,49 +85,11 @@ def test_tools_are_listed_with_descriptions_and_schemas(start: Start, run: Any) 
     run(work)
 
 
-def test_prefix_renames_the_tools(start: Start, run: Any) -> None:
-    """The server's name is added only where several servers have the tool; the call uses its own name."""
-    daemon = start({"filesystem": fake(), "github": fake("--tools", "1")})
-    daemon.wait_connected("filesystem", "github")
-
-    async def work() -> None:
-        async with connect(daemon.socket) as mcp:
-            one = {tool.name: tool for tool in await mcp.list_tools(server="filesystem", prefix="fs")}
-            assert {"fs_echo", "fs_fail"} <= set(one)
-            assert (await one["fs_echo"].execute(a=1)).output == '{"a": 1}'
-            every = [tool.name for tool in await mcp.list_tools(prefix="all")]
-            assert {"all_filesystem__echo", "all_github__echo"} <= set(every)
-            assert len(set(every)) == len(every) == len(await mcp.list_tools())
-            assert await mcp.list_tools(server="github", prefix="gh", match="no-such-*") == []
-
-    run(work)
-
-
 def test_option_with_the_name_of_an_argument_is_refused() -> None:
     """`execute(timeout=5)` of a tool with an argument `timeout` must not be lost silently."""
     tool = make_tool({"type": "object", "properties": {"timeout": {"type": "number"}}})
     with pytest.raises(TypeError, match=r"execute\(\{'timeout': 5\}\)"):
         trio.run(partial(tool.execute, timeout=5))
-
-
-def test_closed_connection_says_who_closed_it(start: Start, run: Any) -> None:
-    """A call that was never sent cannot have run."""
-    daemon = start({"fs": fake()})
-    daemon.wait_connected("fs")
-
-    async def work() -> None:
-        async with connect(daemon.socket) as mcp:
-            await mcp.close()
-            await mcp.close()
-            with pytest.raises(ConnectionClosed, match="this connection has been closed") as closed:
-                await mcp.call("fs", "echo")
-            assert not closed.value.may_have_run
-        async with connect(daemon.socket) as mcp:
-            (echo,) = await mcp.list_tools(match="echo")
-        with pytest.raises(ConnectionClosed, match="this connection has been closed; connect again"):
-            await echo.execute()
-
-    run(work)
 
 
 def test_name_and_profile_of_a_program(start: Start, run: Any) -> None:

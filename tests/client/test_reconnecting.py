@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +25,6 @@ from mcpd.client.sync import connect as connect_sync
 from mcpd.model.message_limit import MAX_MESSAGE
 from tests.client.test_names_and_lists import DONE
 from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Silence
-from tests.e2e.harness import BOUND, running, wait_until
-from tests.e2e.test_bridge import APPENDER
 
 REFUSED = Fault("mcpd is stopping", code="not_ready", may_have_run=False, stopping=True)
 STATUS: dict[str, object] = {"servers": []}
@@ -309,35 +304,6 @@ def test_daemon_that_responds_decides_how_long_a_call_takes(
         assert (await mcp.call("fs", "slow", timeout=0.01)).output == "done"
 
     run(work)
-
-
-@pytest.mark.slow
-def test_program_that_keeps_calling_does_not_notice_restarts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the real daemon: no call fails, and none runs twice."""
-    monkeypatch.setattr(module, "_RESTART_TIME", float(BOUND))
-    written, made, done = tmp_path / "written", list[str](), threading.Event()
-    server = {"command": sys.executable, "args": ["-I", "-S", "-c", APPENDER, str(written)]}
-
-    def keep_calling(socket: str) -> None:
-        with connect_sync(socket, start=False) as mcp:
-            while not done.is_set():
-                mcp.call("a", "append", {"line": str(len(made))}, timeout=BOUND)
-                made.append(str(len(made)))
-
-    with ThreadPoolExecutor() as threads, ExitStack() as stack:
-        stack.callback(done.set)
-        daemon = stack.enter_context(running(tmp_path, {"a": server}))
-        calling = threads.submit(keep_calling, daemon.socket)
-        for number in (5, 10, 15):
-            wait_until(lambda: len(made) >= number or calling.done(), lambda: f"{len(made)} calls")  # noqa: B023
-            if number < 15:
-                daemon.stop()
-                daemon = stack.enter_context(running(tmp_path, {"a": server}))
-        done.set()
-        calling.result(BOUND)
-    assert written.read_text().splitlines() == made
 
 
 def test_new_daemon_learns_name_and_profile_first(daemons: Daemons) -> None:

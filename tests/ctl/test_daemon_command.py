@@ -13,13 +13,9 @@ from typing import IO
 
 import pytest
 
-from ctl.cli.errors import BadConfiguration, DaemonUnreachable
+from ctl.cli.errors import BadConfiguration
 from ctl.cli.invocation import CliContext
 from ctl.daemon import process, systemd
-from ctl.daemon.start_lock import is_being_started
-from ctl.main import run
-from mcpd.config.loader import load
-from mcpd.model.errors import BadSpec
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon, status
 from tests.ctl.test_daemon_process import Place, place
@@ -85,75 +81,6 @@ def test_restart_refuses_an_invalid_configuration(place: Place) -> None:
     assert "mcpd was not started" in done.stderr
 
 
-@pytest.mark.parametrize("with_service", [False, True])
-def test_restart_validates_with_the_environment_of_the_new_daemon(
-    daemon: FakeDaemon,
-    mcpctl: Mcpctl,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    with_service: bool,
-) -> None:
-    """That is this shell's in the background, or the service manager's, but not the running daemon's."""
-    file = tmp_path / "config.json"
-    file.write_text('{"mcpServers": {"a": {"command": "true", "env": {"T": "${NOPE_TOKEN}"}}}}')
-    message = "the environment variable NOPE_TOKEN is not set"
-    daemon.answers["mcpd/status"] = status(path=str(file), problems=[{"path": "$", "message": message}])
-    daemon.answers["mcpd/version"] = {"pid": 7, "version": "1"}
-    monkeypatch.setenv("MCPD_CONFIG", str(file))
-    monkeypatch.delenv("NOPE_TOKEN", raising=False)
-    started: list[str] = []
-    manager = {"MCPD_CONFIG": str(file)}
-
-    def systemctl(*words: str) -> str:
-        if words[0] == "show-environment":
-            return "".join(f"{name}={value}\n" for name, value in manager.items())
-        return ""
-
-    monkeypatch.setattr(systemd, "systemctl", systemctl)
-    monkeypatch.setattr(systemd, "service_properties", lambda: {"ActiveState": "active"})
-    monkeypatch.setattr(systemd, "manages_socket", lambda _: with_service)
-    monkeypatch.setattr(systemd, "is_installed", lambda: with_service)
-
-    def restart_alone(what: str) -> bool:
-        assert is_being_started(str(daemon.path))  # so that no editor starts a daemon in between
-        started.append(what)
-        return True
-
-    monkeypatch.setattr(process, "restart_service", lambda: restart_alone("service"))
-    monkeypatch.setattr(process, "stop", lambda _: restart_alone("stop"))
-    monkeypatch.setattr(process, "start_in_background", lambda *_: restart_alone("background"))
-
-    ran = mcpctl("daemon", "restart")
-    assert (ran.code, started) == (2, [])
-    commands = {
-        False: "export NOPE_TOKEN=VALUE && mcpctl daemon restart",
-        True: "systemctl --user set-environment NOPE_TOKEN=VALUE && mcpctl daemon restart",
-    }
-    keep = {
-        False: "",
-        True: "until the next boot; to keep it, set it in ~/.config/environment.d/mcpd.conf, too; ",
-    }
-    secret = "or write ${secret:NOPE_TOKEN} instead: mcpctl secret set NOPE_TOKEN"
-    assert ran.err.splitlines()[-1] == f"next: {commands[with_service]}   ({keep[with_service]}{secret})"
-    if with_service:
-        manager["NOPE_TOKEN"] = "abc"
-    else:
-        monkeypatch.setenv("NOPE_TOKEN", "abc")
-    assert mcpctl("daemon", "restart").code == 0
-    assert started == (["service"] if with_service else ["stop", "background"])
-
-    # Another error that the running daemon started with is no reason to refuse: it stays as it is.
-    file.write_text('{"mcpServers": {"a": {"comand": "true"}}}')
-    with pytest.raises(BadSpec) as refused:
-        load(file, {})
-    problems = [{"path": each.path, "message": each.message} for each in refused.value.problems]
-    for rejected, code in ((True, 2), (False, 0)):
-        daemon.answers["mcpd/status"] = status(path=str(file), problems=problems, rejected=rejected)
-        assert mcpctl("daemon", "restart").code == code
-    daemon.answers["mcpd/status"] = status(path=str(file), problems=problems[1:], rejected=False)
-    assert mcpctl("daemon", "restart").code == 2
-
-
 def test_daemon_status_reports_what_the_start_could_not_use(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """A daemon starts with the last valid configuration, and without HTTP if the port is in use."""
     problem = {"path": "$", "message": "not valid JSON", "fix": "fix it"}
@@ -210,38 +137,6 @@ def test_daemon_without_its_socket_is_found_by_its_lock(place: Place) -> None:
     done = place.ctl("daemon", "stop")
     assert (done.returncode, done.stdout) == (0, "mcpd stopped\n")
     assert gone(second["pid"])
-
-
-def test_removed_socket_of_the_service_restarts_both_units(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The socket unit keeps listening on the removed socket, and does not start while the service runs."""
-    commands: list[tuple[str, ...]] = []
-
-    def systemctl(*words: str) -> str:
-        commands.append(words)
-        return "active" if words[0] == "is-active" else "ActiveState=active"
-
-    monkeypatch.setattr(systemd, "systemctl", systemctl)
-    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv("MCPD_NO_START", raising=False)
-    units = ("mcpd.socket", "mcpd.service")
-    for restart in (process.start_units, process.restart_service):
-        commands.clear()
-        restart()
-        assert [words for words in commands if words[0] in ("stop", "start", "restart")] == [
-            ("stop", *units),
-            ("start", *units),
-        ]
-    path = tmp_path / "mcpd" / "mcpd.sock"
-    path.parent.mkdir(mode=0o700)
-    commands.clear()
-    with pytest.raises(DaemonUnreachable) as caught:  # not without being asked: it ends calls in progress
-        process.ensure_daemon(path)
-    assert caught.value.hint == "mcpctl daemon restart"
-    assert run(["daemon", "start", "--socket", str(path)], {}) == 3
-    assert ("start", *units) not in commands
 
 
 def test_client_that_starts_the_service_gets_the_errors_in_the_configuration(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -99,24 +97,6 @@ def test_daemon_gets_the_directories_of_the_login_shell(
     monkeypatch.setenv("SHELL", str(tmp_path / "none"))
     process._extend_path()
     assert os.environ["PATH"] == "/usr/bin:/bin:/home/me/bin:/opt/bin"
-
-
-def test_login_shell_with_a_background_process_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A background process of a startup file keeps the pipe open."""
-    monkeypatch.setattr(environment, "TIMEOUT", 8.0)
-    shell, pid = tmp_path / "shell", tmp_path / "pid"
-    shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')
-    shell.chmod(0o755)
-    began = time.monotonic()
-    try:
-        found = environment.login_environment({"SHELL": str(shell), "HOME": "/h"})
-    finally:
-        os.kill(int(pid.read_text()), signal.SIGKILL)
-    assert found is not None
-    assert found["HOME"] == "/h"
-    assert time.monotonic() - began < 60
 
 
 def test_programs_of_version_managers_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

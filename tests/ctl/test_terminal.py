@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
-import termios
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Silence, failure, server, status
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Silence, failure, server, status
 
 MCPCTL = [sys.executable, "-m", "ctl"]
 
@@ -147,55 +143,3 @@ def test_closed_standard_streams_are_like_dev_null(
         check=False,
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, left, "")
-
-
-@pytest.mark.parametrize("command", [["status", "--watch"], ["top", "--watch"]])
-@pytest.mark.parametrize(("keys", "code"), [(b"qq", 0), (b"\x03", 130)])
-def test_q_quits_and_restores_the_terminal(
-    daemon: FakeDaemon, mcpctl: Mcpctl, command: list[str], keys: bytes, code: int
-) -> None:
-    """As in top and less. Other keys do nothing."""
-    over = threading.Event()
-
-    def events(caller: Caller, _: dict[str, Any]) -> object:
-        event = {"kind": "status", "at": "", "server": "time", "status": server()}
-        while not over.wait(0.1):
-            caller.notify("mcpd/event", {"request": caller.request, "event": event})
-        return {}
-
-    daemon.answers["mcpd/status"] = status(server())
-    daemon.answers["mcpd/stats"] = {"since": NOW, "at": NOW, "servers": [], "clients": [], "daemon": None}
-    daemon.answers["mcpd/events"] = events
-    ours, theirs = pty.openpty()
-    before = termios.tcgetattr(theirs)
-    process = subprocess.Popen(
-        [*MCPCTL, *command],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**mcpctl.environ, "PATH": os.environ["PATH"], "TERM": "xterm"},
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    try:
-        read_until(ours, b"SERVER")  # drawn, and by then it takes keys one by one
-        os.write(ours, b"x\x1b[A")
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.3)
-        os.write(ours, keys)
-        read_until(ours, b"\x1b[?25h")  # the cursor is shown again
-        assert process.wait(90) == code
-        assert termios.tcgetattr(theirs) == before
-    finally:
-        over.set()
-        process.kill()
-        process.wait()
-        os.close(ours)
-        os.close(theirs)
-
-
-def read_until(terminal: int, end: bytes) -> None:
-    seen = b""
-    while end not in seen:
-        assert select.select([terminal], [], [], 60)[0], seen
-        seen += os.read(terminal, 65536)

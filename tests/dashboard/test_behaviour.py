@@ -31,29 +31,6 @@ def config(daemon: Daemon, servers: dict[str, Any]) -> None:
         client.request("mcpd/reload")
 
 
-def test_address_names_the_current_view_and_back_returns(chromium: Browser, start: Start) -> None:
-    daemon = start({"one": fake(), "two.x": fake(), "rich": RICH}, *PORT)
-    daemon.wait_connected("one", "two.x", "rich")
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        page.wait_for_selector(f"{CHOSEN}:has-text('one')")
-        page.click("#servers li:has-text('two.x') .pick")
-        page.click("#tab-evidence")
-        expect(page).to_have_url(f"{opened.base}/#/two.x/evidence")
-        page.reload()
-        page.wait_for_selector(f"{CHOSEN}:has-text('two.x')")
-        page.wait_for_selector("#panel-evidence >> text=Definition")
-        page.click("#servers li:has-text('rich') .pick")
-        page.go_back()
-        page.wait_for_selector(f"{CHOSEN}:has-text('two.x')")
-        page.goto(f"{opened.base}/#/rich/tools/order")
-        page.wait_for_selector("details[data-tool=order][open] form")
-        page.goto(f"{opened.base}/#/%E0%A4%A/<script>/x")
-        page.wait_for_function("location.hash === '#/'")
-        page.wait_for_selector(f"{CHOSEN}:has-text('rich')")
-        opened.assert_nothing_else_happened()
-
-
 def test_lost_connection_is_reopened_and_its_call_is_not_repeated(chromium: Browser, start: Start) -> None:
     """The form keeps its values and says that the call may have run."""
     daemon = start({"rich": RICH}, *PORT)
@@ -99,19 +76,6 @@ def test_page_reports_a_stopped_daemon_and_the_age_of_its_data(chromium: Browser
         page.wait_for_selector("#said >> text=nothing was sent")
         page.get_by_role("button", name="Try now").click()
         page.wait_for_selector("#line[data-state=bad]")
-
-
-def test_invalid_configuration_is_shown(chromium: Browser, start: Start) -> None:
-    """The page keeps the servers of the last valid configuration and reports the error."""
-    daemon = start({"one": fake()}, *PORT)
-    daemon.wait_connected("one")
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        config_of = daemon.config.read_text()
-        daemon.config.write_text('{"mcpServers": {"one": {"comand": "x"}}}')
-        page.wait_for_selector("#config:has-text('has errors'):has-text('comand')")
-        daemon.config.write_text(config_of)
-        page.wait_for_selector("#config", state="hidden")
 
 
 def test_waiting_call_is_shown_and_answered(chromium: Browser, start: Start) -> None:

@@ -155,40 +155,6 @@ def test_errors_are_shown_at_their_fields_and_nothing_is_sent(opened: Window, da
     assert counts(daemon) == (cancelled, before + 1), "only our own question came through"
 
 
-def test_user_can_switch_between_form_and_json(opened: Window) -> None:
-    """No value is lost. Values that the form cannot represent prevent the way back."""
-    form = tool(opened, "order")
-    form.get_by_label("number integer").fill("12345678901234567890")
-    press(form, "Add to tags")
-    form.get_by_label("tags 1 required").fill("hot")
-    press(form, "Edit as JSON")
-    written = form.get_by_label("Arguments as JSON")
-    expect(written).to_have_value(re.compile('"number": 12345678901234567890'))
-    value = json.loads(written.input_value())
-    assert value == {"number": 12345678901234567890, "terms": "agreed", "tags": ["hot"]}
-    written.fill("{what")
-    press(form, "Call")
-    expect(form).to_contain_text("Invalid JSON", use_inner_text=True)
-    written.fill('{"what": "tea", "other": 1}')
-    press(form, "Use the form")
-    expect(form).to_contain_text("cannot represent all of these arguments", use_inner_text=True)
-    written.fill(
-        '{"what": "tea", "number": 98765432109876543210, "kind": "b", "terms": "agreed", '
-        '"days": ["mon", "wed"], "parts": [{"name": "cup"}], "to": {"street": "a"}}'
-    )
-    press(form, "Use the form")
-    arguments = json.loads(sent(form))["params"]["arguments"]
-    assert arguments == {
-        "what": "tea",
-        "number": 98765432109876543210,
-        "kind": "b",
-        "terms": "agreed",
-        "days": ["mon", "wed"],
-        "parts": [{"name": "cup"}],
-        "to": {"street": "a"},
-    }
-
-
 def test_each_kind_of_result_is_shown_in_its_own_way(opened: Window) -> None:
     """Errors as errors, duplicates once, pictures as pictures; other content can be saved."""
     page = opened.page

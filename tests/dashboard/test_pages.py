@@ -113,26 +113,6 @@ def test_calls_page_shows_past_and_new_calls(chromium: Browser, daemon: Daemon) 
             opened.assert_nothing_else_happened()
 
 
-def test_resources_are_listed_and_read(chromium: Browser, daemon: Daemon) -> None:
-    """Also those of a template, whose address is typed in. An error of the server is shown in place."""
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        choose(opened, "echoes", "resources")
-        page.click("#panel-resources summary:has-text('test://greeting')")
-        greeting = page.locator("#panel-resources details[open]").first
-        greeting.get_by_role("button", name="Read").click()
-        expect(greeting.locator(".result pre").first).not_to_be_empty()
-        page.locator("#panel-resources summary:has-text('{')").click()
-        template = page.locator("#panel-resources details[open]").last
-        template.get_by_label("URI").fill("test://there-is-no-such-thing/x/y")
-        template.get_by_role("button", name="Read").click()
-        template.locator(".result[data-state=bad]").wait_for()
-        choose(opened, "one", "resources")
-        page.wait_for_selector("#panel-resources :text('This server provides no resources')")
-        choose(opened, "dead", "prompts")
-        page.wait_for_selector("#panel-prompts :text('once the server is connected')")
-
-
 def test_messages_are_shown_live_with_secrets_masked(chromium: Browser, daemon: Daemon) -> None:
     """Requests and responses, which open; they can be paused and cleared."""
     with window(chromium, daemon) as opened, daemon.client() as client:

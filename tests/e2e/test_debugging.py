@@ -44,17 +44,6 @@ def test_each_way_to_enable_debugging_logs_the_messages(
     assert any(re.match(r"one ← tools/call \(\d+\.\d ms\) .*marked", line) for line in lines)
 
 
-def test_debugging_one_server_does_not_affect_others(start: Start) -> None:
-    """Messages of the other servers are not logged."""
-    daemon = start({"one": fake(debug=True), "two": fake()})
-    daemon.wait_connected("one", "two")
-    for server in ("one", "two"):
-        daemon.client().call(server, "echo", {"text": "marked"})
-    lines = logged(daemon)
-    assert any(line.startswith("one → ") for line in lines)
-    assert not any(line.startswith(("two → ", "two ← ")) for line in lines)
-
-
 def test_debugging_begins_and_ends_while_the_server_runs(start: Start) -> None:
     """A change of `debug` keeps the process, because the user wants to see its current behavior."""
     daemon = start({"one": fake()}, settings={"watch": False})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mcpd.model.errors import UnknownServer
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, FAKE, Client, Json, Refused, fake, in_flight, running, wait_until
 
@@ -59,19 +57,6 @@ def test_failure_of_a_program_that_is_no_server_shows_its_output(start: Start) -
     error = daemon.wait_status("it", lambda status: status["status"] == "failed")["last_error"]
     assert error["noise"] == "1 line on its stdout was not JSON-RPC: Usage: it --token ***"
     assert error["stderr"] == ["no config"]
-
-
-def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> None:
-    """The history explains why a server was removed, and a misspelt name is an error."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    client = daemon.client()
-    client.request("mcpd/remove", server="fake", save=False)
-    assert causes(client, "fake")[-1] == "removed: no longer in the configuration"
-    assert f"(pid {os.getpid()})" in client.request("mcpd/history", server="fake")["entries"][-1]["by"]
-    with pytest.raises(Refused) as refused:
-        client.request("mcpd/history", server="fakr")
-    assert refused.value.code == UnknownServer.code
 
 
 def test_calls_are_counted_by_outcome_over_all_connections(start: Start) -> None:
@@ -155,24 +140,6 @@ def test_log_follower_gets_every_line_of_a_burst(start: Start) -> None:
     other.call("fake", "stderr", {"lines": 5000})
     for _ in range(5000):
         assert "line" in client.next_notification()["params"]
-
-
-def test_metrics_are_in_the_prometheus_format(start: Start) -> None:
-    """Every line is valid in the text format, and the buckets of every histogram add up to its count."""
-    daemon = start({"fake": fake(), "gone": {"command": "no-such-program"}})
-    daemon.wait_connected("fake")
-    client = daemon.client()
-    client.call("fake", "echo")
-    client.call("fake", "fail")
-    text = client.request("mcpd/metrics")["text"]
-    assert list(text_string_to_metric_families(text))
-    assert 'mcpd_server_up{server="fake"} 1' in text
-    assert 'mcpd_server_state{server="gone",state="failed"} 1' in text
-    assert 'mcpd_server_calls_total{server="fake",outcome="error"} 1' in text
-    buckets = [int(n) for n in re.findall(r'_bucket\{server="fake",le="[^"]*"\} (\d+)', text)]
-    assert buckets == sorted(buckets)
-    assert buckets[-1] == 2
-    assert re.search(r'mcpd_server_memory_bytes\{server="fake"\} \d{6,}', text)
 
 
 def test_no_counter_decreases_when_a_server_restarts(start: Start) -> None:

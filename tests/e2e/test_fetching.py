@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Json, Refused, fake
+from tests.e2e.harness import Json, Refused, fake
 from tests.example_server import TEST_SERVER
 
 TEST = {"command": sys.executable, "args": [TEST_SERVER]}
@@ -53,14 +49,6 @@ def test_missing_name_has_its_own_error_with_similar_names(
     assert words in str(refused.value)
 
 
-def test_a_server_without_prompts_says_so(start: Start) -> None:
-    """The error says that the server has no prompts at all, which is more useful than a missing name."""
-    daemon = start({"one": fake("--capabilities", "tools")})
-    daemon.wait_connected("one")
-    with pytest.raises(Refused, match="one does not support prompts"):
-        daemon.client().request("mcpd/prompt", server="one", prompt="x")
-
-
 def test_timeout_error_names_the_setting_that_applies(start: Start) -> None:
     """There are four such settings, and raising another one has no effect."""
     daemon = start(
@@ -86,37 +74,3 @@ def test_timeout_error_names_the_setting_that_applies(start: Start) -> None:
     attached.request("mcpd/attach", server="tool")
     with pytest.raises(Refused, match="toolTimeouts"):
         attached.request("tools/call", name="drop", arguments={})
-
-
-class _Unauthorized(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_error(401)
-
-    do_GET = do_POST
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-@contextmanager
-def refusing() -> Iterator[int]:
-    """Run a server that refuses every request, and return its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Unauthorized) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join(BOUND)
-
-
-def test_call_to_a_server_that_requires_login_exits_with_4(start: Start) -> None:
-    """Exit code 4, as for `mcpctl status` and `mcpctl wait`. Code 6 would mean that waiting may help."""
-    with refusing() as port:
-        daemon = start({"locked": {"url": f"http://127.0.0.1:{port}/mcp"}})
-        daemon.wait_status("locked", lambda status: status["status"] == "needs-auth")
-        with pytest.raises(Refused) as refused:
-            daemon.client().call("locked", "echo")
-    assert (refused.value.code, refused.value.body["data"]["exit"]) == ("not_ready", 4)

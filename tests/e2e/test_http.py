@@ -120,11 +120,6 @@ def test_non_loopback_address_is_refused(tmp_path: Path, address: str) -> None:
     assert "127.0.0.1" in ended.stderr or "[::1]" in ended.stderr
 
 
-def test_configured_port_is_opened(start: Start) -> None:
-    daemon = start({}, settings={"http": "localhost:0"})
-    assert web.get(f"{http_endpoint(daemon).base}/health").status_code == 200
-
-
 def test_a_port_that_systemd_opened_is_served(tmp_path: Path) -> None:
     """`ListenStream=127.0.0.1:8931` in a socket unit, in addition to the path of the socket."""
     environ = private_environment(tmp_path)

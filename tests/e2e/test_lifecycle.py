@@ -50,21 +50,6 @@ def test_a_lazy_server_starts_on_first_use_and_is_remembered(start: Start) -> No
     assert (status["status"], status["pid"]) == ("idle", None), "a list does not start it"
 
 
-def test_a_changed_list_is_fetched_again_and_announced(start: Start) -> None:
-    """Lists are cached and refreshed after list_changed, in both eras."""
-    daemon = start({"old": fake("--era", "legacy"), "new": fake("--era", "modern")})
-    daemon.wait_connected("old", "new")
-    for name in "old", "new":
-        client = daemon.client()
-        client.send("mcpd/events", servers=[name])
-        before = client.next_notification()["params"]["event"]["status"]["tools"]
-        daemon.client().call(name, "change")
-        while (event := client.next_notification()["params"]["event"])["kind"] != "tools":
-            pass
-        assert event["status"]["tools"] == before + 1
-        assert event["message"].startswith("+1 -0 ~0: +")
-
-
 def test_resources_prompts_and_completions_are_reached(start: Start) -> None:
     """Everything that a server offers is available through the control API."""
     daemon = start({"test": {**BUNDLED, "command": sys.executable}})

@@ -179,17 +179,3 @@ def test_logins_can_be_encrypted_with_a_systemd_credential(start: Start, tmp_pat
         assert "systemd has not provided any credentials to mcpd" in text
         without.stop()
         start({"remote": {"url": server.url}}, settings=settings, environ=environ).wait_connected("remote")
-
-
-def test_doctor_says_that_the_keyring_is_missing(start: Start) -> None:
-    with served() as server:
-        environ = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
-        settings = {"loginStorage": "keyring"}
-        daemon = start({"remote": {"url": server.url}}, environ=environ, settings=settings)
-        needs_login(daemon)
-        code, text = mcpctl(daemon, "doctor", "--no-shell", "--json")
-        assert code == 1
-        (found,) = [each for each in json.loads(text)["findings"] if each["check"] == "logins"]
-        assert found["result"] == "failure"
-        assert "the session bus cannot be reached" in found["message"]
-        assert "loginStorage" in found["next"]

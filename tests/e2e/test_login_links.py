@@ -219,20 +219,6 @@ def test_t16_a_server_that_asks_for_ever_asks_a_person_once(start: Start, versio
         assert daemon.status("remote")["status"] == "connected"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_t16_an_ordinary_403_asks_nobody(start: Start, version: str) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
-        client = client_of(daemon, version)
-        server.answers["/mcp"] = (403, b"no")
-        with pytest.raises(Refused, match="403"):
-            client.call("echo")
-        assert links(client) == []
-        assert len(server.asked("/authorize")) == 1
-
-
 def test_a_client_that_leaves_lets_another_call_show_the_link(start: Start) -> None:
     """Cancelling the call that shows the link cancels neither the login nor the calls that wait with it."""
     with served() as server:

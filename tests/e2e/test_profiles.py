@@ -80,18 +80,3 @@ def test_changed_profile_applies_to_clients_that_are_connected(tmp_path: Path) -
         change({"work": {}})
         assert servers() == {"a", "b"}
         client.call("a__echo")
-
-
-def test_clients_are_notified_of_a_changed_profile(tmp_path: Path) -> None:
-    profiles = {"work": {"servers": ["a"]}, "other": {"servers": ["a"]}}
-    with running(tmp_path, {"a": fake()}, settings={"profiles": profiles}) as daemon:
-        daemon.wait_connected("a")
-        changed = McpClient(daemon, "2025-11-25", profile="work")
-        other = McpClient(daemon, "2025-11-25", profile="other")
-        document = json.loads(daemon.config.read_text())
-        document["settings"]["profiles"]["work"] = {"servers": []}
-        daemon.config.write_text(json.dumps(document))
-        daemon.client().request("mcpd/reload")
-        changed.wait_heard("notifications/tools/list_changed")
-        other.call("a__echo")
-        assert other.heard == []

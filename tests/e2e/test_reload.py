@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Client, Daemon, Json, fake, running, wait_until
+from tests.e2e.harness import Client, Daemon, Json, fake, wait_until
 
 
 def whole(servers: dict[str, Json], **settings: Any) -> str:
@@ -57,58 +56,6 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
         assert changed == [(f"definition changed: {part} (generation 2)", "a change of the file")]
     entries = daemon.client().request("mcpd/history", server="same")["entries"]
     assert not [entry for entry in entries if entry["what"] == "config"]
-
-
-def test_file_written_in_steps_is_loaded_when_complete(start: Start) -> None:
-    """Half of a YAML file is valid with half of the servers, so a file that is open is not read."""
-    daemon = start({"a": fake()})
-    daemon.wait_connected("a")
-    generation = config(daemon)["generation"]
-    text = whole({"a": fake(), "b": fake()})
-    marker = daemon.config.with_name("second.json")
-    with daemon.config.open("w") as file:
-        file.write(whole({}))  # valid, but without a server
-        file.flush()
-        # Another inotify round trip: if the partial file had been loaded, the change would appear after it.
-        for _ in range(20):
-            marker.write_text("x")
-            assert names(daemon) == ["a"]
-            assert config(daemon)["generation"] == generation
-        file.seek(0)
-        file.write(text)
-    wait_names(daemon, ["a", "b"])
-    assert config(daemon)["generation"] == generation + 1
-
-
-def test_dotfiles_behind_a_symbolic_link_are_followed(tmp_path: Path) -> None:
-    """The daemon watches both the link and its target."""
-    for version, servers in (("1", {"a": fake()}), ("2", {"a": fake(), "b": fake()})):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "mcp.json").write_text(whole(servers))
-    with running(tmp_path, {"x": fake()}) as daemon:
-        daemon.config.unlink()
-        os.symlink("1/mcp.json", daemon.config)
-        wait_names(daemon, ["a"])
-        rename_over(tmp_path / "1" / "mcp.json", whole({"a": fake(), "c": fake()}))
-        wait_names(daemon, ["a", "c"])
-        os.symlink("2/mcp.json", tmp_path / "next")
-        os.rename(tmp_path / "next", daemon.config)
-        wait_names(daemon, ["a", "b"])
-
-
-def test_watching_can_be_switched_off_and_on(start: Start) -> None:
-    """The user then reloads explicitly."""
-    daemon = start({"a": fake()}, settings={"watch": False})
-    client = daemon.client()
-    daemon.config.write_text(whole({"a": fake(), "b": fake()}, watch=False))
-    # this request is answered after the delay that a reload would have taken
-    for _ in range(50):
-        assert names(daemon) == ["a"]
-    assert client.request("mcpd/reload")["added"] == ["b"]
-    daemon.config.write_text(whole({"a": fake()}))
-    client.request("mcpd/reload")
-    daemon.config.write_text(whole({"a": fake(), "c": fake()}))
-    wait_names(daemon, ["a", "c"])
 
 
 def test_a_set_from_the_api_survives_a_touch_of_the_file_and_not_a_change(start: Start) -> None:

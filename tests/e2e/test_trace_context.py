@@ -82,17 +82,3 @@ def test_trace_is_forwarded_with_server_messages(start: Start) -> None:
     assert traced(step["params"]) == TRACE
     assert traced(asked["params"]) == TRACE
     assert traced(came["result"]) == TRACE
-
-
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_control_api_call_forwards_its_trace(start: Start, era: str) -> None:
-    """Other members of `_meta` are forwarded too, except those that apply to one hop only."""
-    daemon = start({"one": fake("--era", era)})
-    daemon.wait_connected("one")
-    own = {"progressToken": "p", "io.modelcontextprotocol/protocolVersion": "1999-01-01"}
-    result = daemon.client().call("one", "meta", _meta={**TRACE, **own, "com.example/who": [1]}, raw=True)
-    came = json.loads(result["content"][0]["text"])
-    assert traced({"_meta": came}) == TRACE
-    assert came["com.example/who"] == [1]
-    assert came["progressToken"] != "p"
-    assert came.get("io.modelcontextprotocol/protocolVersion") != "1999-01-01"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -491,55 +490,6 @@ def test_daemon_killed_while_saving_leaves_a_complete_state_file(tmp_path: Path)
         os.utime(path, (long_ago, long_ago))
     StateFile(tmp_path, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-
-CORRUPT = {
-    "cut off": b'{"toggles": {"calm": fal',
-    "another shape": b'{"toggles": ["calm"]}',
-    "random bytes": random.Random(20261121).randbytes(4096),
-    "empty": b"",
-    "deeply nested": b"[" * 100_000,
-}
-
-
-UNUSABLE = [*CORRUPT, "a directory", *(["nobody may read it"] if os.getuid() else [])]
-"""Root may read everything."""
-
-
-@pytest.mark.parametrize("how", UNUSABLE)
-def test_daemon_starts_with_an_unusable_state_file(tmp_path: Path, how: str) -> None:
-    """mcpd starts in 1 s without toggles, reports why, and keeps the corrupt file."""
-
-    def start_with_it(home: Path) -> float:
-        state = home / "state" / "mcpd" / "state.json"
-        state.parent.mkdir(parents=True, mode=0o700)
-        if how == "a directory":
-            state.mkdir()
-        else:
-            state.write_bytes(CORRUPT.get(how, b"{}"))
-            state.chmod(0o600 if how in CORRUPT else 0)
-        with stopwatch() as watch, running(home, {"calm": fake()}) as daemon:
-            took = watch.seconds
-            daemon.wait_connected("calm")
-            daemon.client().request("mcpd/disable", server="calm")
-            wait_until(lambda: str(state) in daemon.log, lambda: daemon.log)
-            received = [line for line in daemon.log.splitlines() if str(state) in line]
-            assert "so mcpd started without" in received[0]
-            (warning,) = daemon.client().request("mcpd/status")["daemon"]["warnings"]
-            assert warning in json.loads(received[0])["message"]
-            history = daemon.client().request("mcpd/history")["entries"]
-            assert warning[:100] in [entry["message"][:100] for entry in history]
-            if how in CORRUPT:
-                kept = [path for path in state.parent.iterdir() if "unreadable" in path.name]
-                assert [path.read_bytes() for path in kept] == [CORRUPT[how]]
-                wait_until(lambda: b'{"calm":false}' in saved(state), lambda: "it was not saved again")
-        return took
-
-    assert_once_within(1.0, start_with_it, tmp_path)
-
-
-def saved(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
 
 
 @pytest.mark.slow

@@ -290,56 +290,6 @@ def last_words(client: Client) -> str:
     return lines[-1] if lines else ""
 
 
-def test_unsupported_version_is_a_typed_failure_without_retries(start: Start) -> None:
-    """There is one attempt, and the message names the versions of both sides."""
-    daemon = start({"odd": fake("--era", "legacy", "--answer-version", "1999-01-01")})
-    status = daemon.wait_status("odd", lambda status: status["status"] == "failed")
-
-    assert status["last_error"]["kind"] == "version"
-    assert "1999-01-01" in status["last_error"]["message"]
-    assert "2025-11-25" in status["last_error"]["message"]
-    assert status["retry_at"] is None
-    with pytest.raises(Refused) as refused:
-        daemon.client().call("odd", "echo")
-    assert refused.value.code == "not_ready"
-
-
-def test_undeclared_capability_is_not_used(start: Start) -> None:
-    """Nothing is listed, and requests for it get a typed error."""
-    daemon = start_pair(start, "--capabilities", "tools")
-    client = daemon.client()
-    for method, params in (
-        ("mcpd/read", {"uri": "fake://one"}),
-        ("mcpd/prompt", {"prompt": "hello"}),
-    ):
-        with pytest.raises(Refused) as refused:
-            client.request(method, server="odd", **params)
-        assert refused.value.code == "unsupported"
-    seen = counts(client, "odd")["seen"]
-
-    assert "tools/list" in seen
-    assert not {"resources/list", "resources/read", "prompts/list", "prompts/get"} & seen.keys()
-
-
-def test_repeating_cursors_end_with_a_warning(start: Start) -> None:
-    """Repeating cursors and endless pages are stopped; the entries listed so far are kept."""
-    daemon = start(
-        {
-            "loop": fake("--pages", "4", "--cursor", "loop", "--tools", "10"),
-            "long": fake("--pages", "1500", "--tools", "1500"),
-            "empty": fake("--pages", "3", "--cursor", "empty", "--tools", "10"),
-        }
-    )
-    daemon.wait_connected("loop", "long", "empty")
-    statuses = {name: daemon.status(name) for name in ("loop", "long", "empty")}
-
-    assert any("repeated a cursor" in warning for warning in statuses["loop"]["warnings"])
-    assert any("more than 1000 pages" in warning for warning in statuses["long"]["warnings"])
-    assert statuses["loop"]["tools"] == statuses["empty"]["tools"] > 10
-    assert statuses["long"]["tools"] >= 1000
-    assert statuses["empty"]["warnings"] == []
-
-
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_no_byte_of_a_result_changes_on_the_way(start: Start, era: str) -> None:
     """Big integers, float text, key order, duplicate keys, escapes and spacing; raw and attached."""

@@ -9,7 +9,6 @@ It ends by itself after `--max-life` seconds, whatever it was told to ignore.
 Flags
   --era both|legacy|modern    what it speaks (default both)
   --versions V,V              legacy revisions it knows (default all), newest first
-  --answer-version V          answer initialize with this, whatever was asked
   --never-init                never answer initialize (nor server/discover)
   --drop METHOD,METHOD        never answer these (e.g. ping, tools/list)
   --refuse METHOD=CODE,…      answer these with an error
@@ -18,8 +17,6 @@ Flags
   --subscribable              notify subscribers when a resource changes (by `notify`)
   --deny-subscribable         and declares that it does not, as every server on the Python SDK 1.x
   --tools N                   N more tools, tool-00001 …
-  --pages N                   tools/list in N pages
-  --cursor plain|empty|loop   their cursors: made-up, the empty string first, or the last leads to the first
   --bad-tools                 seven unusable entries among the tools, and one with escapes in its description
   --ignore-eof, --ignore-term survive the end of stdin; SIGTERM and SIGINT
   --wrapper                   run as `sh -c 'server & wait'`, as npx does; the shell keeps our pid
@@ -288,7 +285,7 @@ class Fake:
         self.act("init")
         asked = request["params"]["protocolVersion"]
         known = self.received.versions
-        self.version = self.received.answer_version or (asked if asked in known else known[0])
+        self.version = asked if asked in known else known[0]
         hello = self.hello() | {
             "protocolVersion": self.version,
             "serverInfo": {"name": "fake", "version": "1"},
@@ -349,21 +346,7 @@ class Fake:
         if self.received.bad_tools:
             for place, bad in enumerate(BAD_TOOLS):
                 tools.insert(place * 3, bad)
-        pages = self.received.pages
-        cursors: list[str | None] = [None, *(f"page-{n}" for n in range(1, pages))]
-        if self.received.cursor == "empty" and pages > 1:
-            cursors[1] = ""
-        cursor = request.get("params", {}).get("cursor")
-        if cursor not in cursors:
-            return self.error(request, -32602, f"unknown cursor {cursor!r}")
-        at = cursors.index(cursor)
-        share = -(-len(tools) // pages)
-        result: Json = {"tools": tools[at * share : (at + 1) * share]}
-        if at + 1 < pages:
-            result["nextCursor"] = cursors[at + 1]
-        elif self.received.cursor == "loop" and pages > 1:
-            result["nextCursor"] = cursors[1]
-        return self.reply(request, self.cached(result))
+        self.reply(request, self.cached({"tools": tools}))
 
     def call(self, request: Json) -> None:
         calls = self.seen["tools/call"]
@@ -759,14 +742,11 @@ def _flags() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--era", choices=("both", "legacy", "modern"), default="both")
     flags.add_argument("--versions", type=_names, default=_names(LEGACY))
-    flags.add_argument("--answer-version")
     flags.add_argument("--drop", type=_names, default=[])
     flags.add_argument("--refuse", type=_table, default={})
     flags.add_argument("--delay", type=_table, default={})
     flags.add_argument("--capabilities", type=_names, default=["tools"])
     flags.add_argument("--tools", type=int, default=0)
-    flags.add_argument("--pages", type=int, default=1)
-    flags.add_argument("--cursor", choices=("plain", "empty", "loop"), default="plain")
     for switch in [
         "never-init",
         "bad-tools",

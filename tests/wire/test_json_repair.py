@@ -12,7 +12,6 @@ from mcpd.wire import json_repair
 from mcpd.wire.json_repair import MAX_ESCAPES, MAX_INVALID, MAX_SURROGATES, repair_in_steps, repair_json
 from tests.sampling import scaled
 
-LARGEST = 31 * 1024 * 1024
 PIECES = [rb"\ud83d", rb"\ude00", rb"\\", rb"\n", rb"\uD800", rb"\uDFFF", rb"\u0041", b"ud800", b"u", b"x"]
 ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"

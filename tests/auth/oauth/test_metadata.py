@@ -315,7 +315,7 @@ URL = st.tuples(st.sampled_from(["https://", "http://", "https:", "ws://", ""]),
 )
 
 
-@settings(max_examples=scaled(5000))
+@settings(max_examples=scaled(1000))
 @given(URL, URL)
 def test_what_is_covered_has_the_same_origin(resource: str, url: str) -> None:
     if covers(resource, url):

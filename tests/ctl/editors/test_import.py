@@ -44,43 +44,6 @@ def ours(home: Path) -> Any:
     return json.loads((home / ".config/mcpd/config.json").read_text())["mcpServers"]
 
 
-def test_report_shows_commands_without_secrets(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """With the sources, the skipped entries and the reasons."""
-    ran = alone("import", "--dry-run")
-    assert ran.code == 0
-    assert (
-        ran.out
-        == """\
-time
-  runs: uvx mcp-server-time --zone=Europe/Paris
-  from: Cursor, ~/.cursor/mcp.json
-
-api
-  url: https://api.example.com/mcp
-  headers: Authorization=Bearer ***
-  from: Cursor, ~/.cursor/mcp.json
-  secret: headers.Authorization is in plain text in the file
-
-unset
-  runs: x
-  environment: A=${SURELY_NOT_SET}
-  from: Cursor, ~/.cursor/mcp.json
-  blocked: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
-mcpd, or give a default: ${SURELY_NOT_SET:-…}
-
-2 servers to import, from 1 file, 1 blocked (unset)
-"""
-    )
-    assert not (home / ".config").exists()
-    answer = alone("import", "--dry-run", "--json")
-    assert "s3cr3t" not in ran.out + ran.err + answer.out
-    assert [(one["name"], one["problem"] is None) for one in answer.json()["servers"]] == [
-        ("time", True),
-        ("api", True),
-        ("unset", False),
-    ]
-
-
 def test_without_a_terminal_yes_is_required(home: Path, cursor: Path, alone: Mcpctl) -> None:
     """Exit code 2, with a hint."""
     ran = alone("import")

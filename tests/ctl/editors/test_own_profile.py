@@ -101,25 +101,3 @@ def test_editor_that_had_no_servers(home: Path, config: Path, mcpctl: Mcpctl) ->
     ran = mcpctl("install", "--all", "--own")
     assert (ran.code, profiles(config)) == (0, None)
     assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "servers"),
-    [({"args": ["time-mcp", "--utc"]}, ["git", "time"]), ({"enabled": False}, ["git"]), (None, ["git"])],
-)
-def test_own_has_the_servers_that_have_replaced_entries(
-    changes: dict[str, Any] | None,
-    servers: list[str],
-    home: Path,
-    config: Path,
-    mcpctl: Mcpctl,
-    daemon: FakeDaemon,
-) -> None:
-    """By their names, because the user may have changed them in mcpd since."""
-    assert mcpctl("install", "cursor", "--take-over").code == 0
-    ours = {name: one for name, one in OURS.items() if name != "time"}
-    ours |= {} if changes is None else {"time": OURS["time"] | changes}
-    config.write_text(json.dumps({"mcpServers": ours}))
-    daemon.answers["mcpd/config"] = {"path": str(config), "servers": ours}
-    assert mcpctl("install", "cursor", "--own").code == 0
-    assert sorted(profiles(config)["cursor"]["servers"]) == servers
