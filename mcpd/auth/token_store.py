@@ -29,7 +29,7 @@ from mcpd.auth.oauth.tokens import MAX_TOKEN, TokenSet
 from mcpd.files.atomic import remove_stale_temporaries, write_atomically
 from mcpd.files.paths import UnusablePath, private_directory
 from mcpd.files.regular import UnusableFile, open_regular_file, read_up_to
-from mcpd.model import codec, json_limits
+from mcpd.model import codec, json_text
 
 log = logging.getLogger("mcpd.auth")
 
@@ -298,11 +298,11 @@ class TokenStore:
             fix = "move it away" if isinstance(error, UnusableFile) else "check its permissions"
             raise StoreError(f"cannot read {self.path}: {_reason(error)}; {fix}") from None
         try:
-            json_limits.check_size(data, _MAX_VALUES, _MAX_SIZE)
+            json_text.check_size(data, _MAX_VALUES, _MAX_SIZE)
             document = msgspec.json.decode(data)
             if not isinstance(document, dict) or not isinstance(document.get("version"), int):
                 raise ValueError("it has no version")
-        except (ValueError, msgspec.MsgspecError, RecursionError, json_limits.TooLarge):
+        except (ValueError, msgspec.MsgspecError, RecursionError, json_text.TooLarge):
             raise self._damaged() from None
         self._is_plain = document["version"] != SEALED_VERSION
         if document["version"] == SEALED_VERSION:

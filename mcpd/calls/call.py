@@ -13,10 +13,9 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
-from mcpd.model.call_record import CallOutcome
 from mcpd.model.errors import CallTimeout, McpdError
-from mcpd.model.policy import ClientFacts
-from mcpd.model.profile import Profile
+from mcpd.model.events import CallOutcome
+from mcpd.model.policy import ClientFacts, Profile
 from mcpd.model.server_spec import ServerSpec
 from mcpd.protocol.revision_translation import R1, Translation
 from mcpd.protocol.upstream_session import Upstream

@@ -31,8 +31,8 @@ from mcpd.files.rotated import append_lines, last_lines, older
 from mcpd.io.broadcast import Broadcast
 from mcpd.io.outbox import batch
 from mcpd.model.advice import is_temporary, without_name
-from mcpd.model.call_record import FAILURES, CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.errors import InvalidArguments, Problem
+from mcpd.model.events import FAILURES, CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import parse_timestamp, rfc3339
 from mcpd.model.text import shorten

@@ -47,7 +47,6 @@ from mcpd.config.settings import Settings
 from mcpd.io.outbox import batch
 from mcpd.io.reader import traffic
 from mcpd.io.turns import rest, take_turn
-from mcpd.model.call_record import CallLogLevel, CallOutcome
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
@@ -58,6 +57,7 @@ from mcpd.model.errors import (
     Problem,
     ProtocolViolation,
 )
+from mcpd.model.events import CallLogLevel, CallOutcome
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer

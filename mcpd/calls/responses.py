@@ -19,8 +19,8 @@ from mcpd.calls.questions import rounds
 from mcpd.calls.questions.rounds import InputRequired, StateSigner, UrlElicitations
 from mcpd.calls.turns import release_turn
 from mcpd.io.turns import in_turns, rest
-from mcpd.model.call_record import CallOutcome
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
+from mcpd.model.events import CallOutcome
 from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.revision_translation import R5

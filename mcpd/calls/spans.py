@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from mcpd import __version__
-from mcpd.model.call_record import FAILURES, CallOutcome, CallRecord
+from mcpd.model.events import FAILURES, CallOutcome, CallRecord
 
 _TIMEOUT = 5.0
 """Seconds for one export; the exporter retries within this time, and then drops the batch."""

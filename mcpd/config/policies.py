@@ -22,8 +22,7 @@ from mcpd.config.variables import expand_home
 from mcpd.model.codec import Invalid, wrong_type
 from mcpd.model.errors import Problem
 from mcpd.model.json_path import closest_match, join_path
-from mcpd.model.policy import HINTS, Decision, PolicyRule, RateLimit, read_only_rule
-from mcpd.model.profile import ALL_SERVERS, Profile
+from mcpd.model.policy import ALL_SERVERS, HINTS, Decision, PolicyRule, Profile, RateLimit, read_only_rule
 from mcpd.model.record import Record
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle

@@ -30,12 +30,11 @@ from mcpd.config.structuring import (
     written_fields,
 )
 from mcpd.config.variables import expand, misplaced_reference
-from mcpd.model.call_record import CallLogLevel
 from mcpd.model.codec import Invalid
 from mcpd.model.errors import Problem
+from mcpd.model.events import CallLogLevel
 from mcpd.model.json_path import join_path
-from mcpd.model.policy import PolicyRule
-from mcpd.model.profile import Profile
+from mcpd.model.policy import PolicyRule, Profile
 from mcpd.model.record import Record
 from mcpd.model.server_spec import LoginStorage, RestartPolicy, Timeouts
 from mcpd.model.text import shorten

@@ -22,8 +22,7 @@ from mcpd.gateway.index import AggregateIndex, build_index, choose_tool, is_larg
 from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
 from mcpd.io.turns import in_turns
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownServer, UnknownTool
-from mcpd.model.policy import ItemKind, all_tags, tags_of_tool
-from mcpd.model.profile import Profile
+from mcpd.model.policy import ItemKind, Profile, all_tags, tags_of_tool
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ServerState
 from mcpd.model.steps import Steps, run_steps

@@ -12,8 +12,7 @@ from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.policy import Policies
 from mcpd.gateway.views import View
 from mcpd.model.errors import Overloaded
-from mcpd.model.policy import ClientFacts, Decision, ItemKind
-from mcpd.model.profile import Profile
+from mcpd.model.policy import ClientFacts, Decision, ItemKind, Profile
 from mcpd.state.clients import program_name
 from mcpd.supervision.managed_server import ManagedServer
 

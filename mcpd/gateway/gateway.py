@@ -31,8 +31,7 @@ from mcpd.gateway.subscriptions import ClientSubscriptions
 from mcpd.gateway.views import SingleServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
-from mcpd.model.policy import PolicyRule
-from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
+from mcpd.model.policy import ALL_SERVERS, PolicyRule, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.operations import Operations
 from mcpd.process.desktop_notification import LimitedNotifications

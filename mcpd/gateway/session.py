@@ -45,8 +45,7 @@ from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_res
 from mcpd.gateway.subscriptions import ClientSubscriptions
 from mcpd.gateway.views import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError, ProtocolViolation
-from mcpd.model.policy import ClientFacts
-from mcpd.model.profile import ALL_SERVERS
+from mcpd.model.policy import ALL_SERVERS, ClientFacts
 from mcpd.model.text import shorten
 from mcpd.operations import Operations
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS

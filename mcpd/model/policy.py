@@ -1,4 +1,5 @@
-"""Policies: rules that decide which client may use which tool, prompt or resource. Decides without any I/O.
+"""Profiles, which select servers and tools, and policies: rules that decide which client may use which tool,
+prompt or resource. Decides without any I/O.
 
 The first rule that matches decides; without one, everything is allowed. Clients choose what they call
 themselves, and servers how they name things, so a rule that restricts is matched generously, and a rule that
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import os.path
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,9 +28,11 @@ from urllib.parse import unquote
 
 import attrs
 
-from mcpd.model import json_limits
+from mcpd.model import json_text
+from mcpd.model.record import Record
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten, similar_names
+from mcpd.model.tool_names import ClientStyle
 
 ItemKind = Literal["tool", "prompt", "resource", "method"]
 """What a client uses. `method`: a request that mcpd does not know and only forwards."""
@@ -384,7 +388,7 @@ def declares(tool: bytes, section: str, member: str, value: bytes) -> bool:
     if member.encode() not in tool:
         return False
     try:
-        declared = json_limits.members(json_limits.members(tool).get(section, b"{}"))
+        declared = json_text.members(json_text.members(tool).get(section, b"{}"))
     except (ValueError, RecursionError):
         return False
     return bytes(declared.get(member, b"")) == value
@@ -413,3 +417,50 @@ def uncached_tools(
                 f"`cache` names the tool {shown!r}, whose results are not cached, because the server does "
                 "not declare that it only reads (`readOnlyHint`)"
             )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Profile(Record):
+    """One of `settings.profiles`. The default selects all servers and tools."""
+
+    name: str = ""
+    servers: tuple[str, ...] | None = None
+    """The names of the servers, with the wildcards `*` and `?`. None selects all servers."""
+    include_tools: tuple[str, ...] | None = None
+    """Patterns such as `tool` or `tool@server`, with the wildcards `*` and `?`. None selects all tools."""
+    exclude_tools: tuple[str, ...] = ()
+    tags: tuple[str, ...] | None = None
+    """The tags of the tools to select, with the wildcards `*` and `?`. Prompts and resources are selected if
+    the definition of their server uses any of these tags. None selects all."""
+    style: ClientStyle | None = None
+    """The style of tool names. None selects the style set in `settings.clientToolNames`."""
+    read_only: bool = False
+    """Whether tools that are not annotated as read-only are refused."""
+    validate: bool | None = None
+    """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
+
+
+ALL_SERVERS = "*"
+"""Selects all servers and tools when it is used instead of the name of a profile."""
+
+
+def match_profile(directory: str, rules: Mapping[str, str]) -> str | None:
+    """Return the profile that the rules (`settings.profileByDirectory`) assign to an absolute directory.
+
+    A pattern is matched part by part, and also applies to all directories below. The deepest matching
+    pattern wins; among equally deep ones, the one with fewer wildcards.
+    """
+    here = _parts(directory)
+    best: tuple[int, int] | None = None
+    found = None
+    for pattern, profile in rules.items():
+        wanted = _parts(pattern)
+        if len(wanted) <= len(here) and all(map(fnmatchcase, here, wanted)):
+            rank = (len(wanted), sum(not set("*?[") & set(part) for part in wanted))
+            if best is None or rank > best:
+                best, found = rank, profile
+    return found
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in os.path.normpath(path).split("/") if part]

@@ -8,8 +8,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.model.json_limits import first_items
-from mcpd.model.json_text import decode_text, encode_json, encode_text
+from mcpd.model.json_text import decode_text, encode_json, encode_text, first_items
 from mcpd.model.steps import Steps, run_steps
 from mcpd.model.text import shorten
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from mcpd.model.usage_stats import ProcessCost
+from mcpd.model.api import ProcessCost
 from mcpd.process.instance_lock import is_same_file
 from mcpd.process.labels import find_marked, kill_marked
 

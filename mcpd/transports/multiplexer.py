@@ -19,7 +19,7 @@ from msgspec import Raw
 from mcpd.io.outbox import batch
 from mcpd.io.turns import rest
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
-from mcpd.model.json_limits import MAX_BYTES
+from mcpd.model.json_text import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.steps import Steps
 from mcpd.model.text import shorten

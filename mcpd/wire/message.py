@@ -14,9 +14,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from mcpd.model import json_limits
-from mcpd.model.json_limits import MAX_BYTES, MAX_ITEMS, MAX_VALUES
-from mcpd.model.json_text import encode_json
+from mcpd.model import json_text
+from mcpd.model.json_text import MAX_BYTES, MAX_ITEMS, MAX_VALUES, encode_json
 from mcpd.model.steps import Steps, run_steps
 from mcpd.model.text import shorten
 from mcpd.wire.json_repair import check_utf_8, repair_in_steps, repair_json
@@ -49,7 +48,7 @@ class LongId(BadFrame):
 
 
 class TooLarge(BadFrame):
-    """The JSON has more values, members, items, levels or bytes than mcpd decodes (`model/json_limits.py`).
+    """The JSON has more values, members, items, levels or bytes than mcpd decodes (`model/json_text.py`).
 
     It may be valid, and can be forwarded as bytes. The message names the limit and its value.
     """
@@ -150,8 +149,8 @@ def split_batch(line: bytes, limit: int = MAX_ITEMS) -> list[bytes]:
 def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     """Decode one level of an array: its items, each as its own bytes. Raises BadFrame, and TooLarge."""
     try:
-        return json_limits.items(raw, limit)
-    except json_limits.TooLarge as error:
+        return json_text.items(raw, limit)
+    except json_text.TooLarge as error:
         raise TooLarge(f"{error}: {shorten(bytes(raw))}") from None
     except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
@@ -160,8 +159,8 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
 def items_in_steps(data: bytes) -> Steps[list[Raw]]:
     """Do the same as `items`, in steps."""
     try:
-        return (yield from json_limits.items_in_steps(data))
-    except json_limits.TooLarge as error:
+        return (yield from json_text.items_in_steps(data))
+    except json_text.TooLarge as error:
         raise TooLarge(f"{error}: {shorten(data)}") from None
     except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(data)}") from None
@@ -170,7 +169,7 @@ def items_in_steps(data: bytes) -> Steps[list[Raw]]:
 def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bool]:
     """Return the first items of an array as `items` does, and whether there are more. Raises BadFrame."""
     try:
-        return json_limits.first_items(raw, limit)
+        return json_text.first_items(raw, limit)
     except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
 
@@ -178,7 +177,7 @@ def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bo
 def members(raw: Raw | bytes) -> dict[str, Raw]:
     """Decode one level of an object: its members, each as its own bytes. Raises BadFrame, and TooLarge."""
     try:
-        return json_limits.members(raw)
+        return json_text.members(raw)
     except DECODE_ERRORS as error:
         raise _not_an_object(raw, error) from None
 
@@ -186,14 +185,14 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 def members_in_steps(data: bytes) -> Steps[dict[str, Raw]]:
     """Do the same as `members`, in steps."""
     try:
-        return (yield from json_limits.members_in_steps(data))
+        return (yield from json_text.members_in_steps(data))
     except DECODE_ERRORS as error:
         raise _not_an_object(data, error) from None
 
 
 def _not_an_object(raw: Raw | bytes, error: Exception) -> BadFrame:
     text = f"{error}: {shorten(bytes(raw))}"
-    return TooLarge(text) if isinstance(error, json_limits.TooLarge) else BadFrame(f"not an object: {text}")
+    return TooLarge(text) if isinstance(error, json_text.TooLarge) else BadFrame(f"not an object: {text}")
 
 
 def join_members(members: Mapping[str, Raw], start: bytes = b"{") -> bytes:
@@ -210,7 +209,7 @@ def join_members(members: Mapping[str, Raw], start: bytes = b"{") -> bytes:
 def members_or_empty(raw: Raw | bytes) -> dict[str, Raw]:
     """Return the members of an object as `members` does; empty for anything else."""
     try:
-        return json_limits.members(raw)
+        return json_text.members(raw)
     except DECODE_ERRORS:
         return {}
 
@@ -243,7 +242,7 @@ def value(raw: Raw | bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_B
     """Decode a whole document. Raises BadFrame, and TooLarge when it exceeds the limits or nests too deep."""
     data = bytes(raw)
     try:
-        json_limits.check_size(data, max_values, max_bytes)
+        json_text.check_size(data, max_values, max_bytes)
         try:
             decoded: object = msgspec.json.decode(data)
         except ValueError:
@@ -251,7 +250,7 @@ def value(raw: Raw | bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_B
             if sound == data:
                 raise
             decoded = msgspec.json.decode(sound)
-    except json_limits.TooLarge as error:
+    except json_text.TooLarge as error:
         raise TooLarge(f"{error}: {shorten(data)}") from None
     except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(data)}") from None

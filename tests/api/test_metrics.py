@@ -5,11 +5,19 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpd.api.control.stats import render
-from mcpd.model.api import DaemonInfo, DaemonStatus
+from mcpd.model.api import (
+    CallCounts,
+    DaemonInfo,
+    DaemonStatus,
+    LatencyBucket,
+    ProcessCost,
+    ServerStats,
+    Stats,
+    ToolStats,
+)
 from mcpd.model.config_api import ConfigStatus
 from mcpd.model.login import LoginStatus
 from mcpd.model.status import ServerState, ServerStatus
-from mcpd.model.usage_stats import CallCounts, LatencyBucket, ProcessCost, ServerStats, Stats, ToolStats
 
 NOW = "2026-11-21T06:30:00.000Z"
 HOSTILE = [

@@ -19,8 +19,8 @@ import trio.testing
 from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, server_label
 from mcpd.files.rotated import older
 from mcpd.model.advice import temporary_name
-from mcpd.model.call_record import CallLogLevel, CallOutcome, CallsParams
 from mcpd.model.errors import InvalidArguments
+from mcpd.model.events import CallLogLevel, CallOutcome, CallsParams
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from tests.calls.test_cache_stage import answer, read
 from tests.calls.test_engine import put, sent

@@ -9,7 +9,7 @@ import pytest
 from mcpd.config import settings as settings_module
 from mcpd.config.settings import Address, Settings, parse_address, parse_settings
 from mcpd.model.errors import Problem
-from mcpd.model.profile import Profile
+from mcpd.model.policy import Profile
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.tool_names import ClientStyle, NameStyle
 

@@ -15,7 +15,7 @@ from mcpd.gateway import aggregate as aggregate_server
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.io import turns
 from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
-from mcpd.model.profile import Profile
+from mcpd.model.policy import Profile
 from mcpd.model.status import ServerState
 from mcpd.model.steps import run_steps
 from mcpd.model.tool_names import ClientStyle

@@ -18,7 +18,7 @@ from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.model.events import Event, EventKind
-from mcpd.model.profile import Profile
+from mcpd.model.policy import Profile
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification

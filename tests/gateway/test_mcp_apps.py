@@ -9,7 +9,7 @@ import pytest
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.views import SingleServer
 from mcpd.model.errors import UnknownTool
-from mcpd.model.profile import Profile
+from mcpd.model.policy import Profile
 from mcpd.protocol.extensions import TASKS, UI
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, make_catalog, make_core, make_server, make_upstream

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from mcpd.model.json_limits import TooLarge, check_size, first_items, items, members
+from mcpd.model.json_text import TooLarge, check_size, first_items, items, members
 from tests.stopwatch import within
 
 LARGEST = 31 * 1024 * 1024
@@ -43,7 +43,7 @@ def test_first_items_are_decoded(number: int) -> None:
 
 def test_ordinary_list_needs_no_decoder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would stop the event loop for 80 ms, and take 3 MB for good."""
-    monkeypatch.setattr("mcpd.model.json_limits._first_as_fields", None)
+    monkeypatch.setattr("mcpd.model.json_text._first_as_fields", None)
     tool = b'{"name":"a","description":"b","inputSchema":{"type":"object"}}'
     array = b"[" + b",".join([tool] * 10_001) + b"]"
     found, has_more = first_items(array)

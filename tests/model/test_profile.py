@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.model.profile import match_profile
+from mcpd.model.policy import match_profile
 
 RULES = {
     "/home/me/work": "work",

@@ -19,14 +19,17 @@ from mcpd.api.control.stats import collect_metrics, collect_stats
 from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec, config_api, login
 from mcpd.model.api import (
+    CacheCleared,
     CallParams,
+    ClientsResult,
     PromptParams,
     PromptsResult,
     ReadParams,
     ResourcesResult,
+    Stats,
+    StatsParams,
     ToolsResult,
 )
-from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.config_api import (
     AddParams,
     ApplyResult,
@@ -37,11 +40,10 @@ from mcpd.model.config_api import (
     SetServersParams,
 )
 from mcpd.model.errors import InvalidArguments, Problem
-from mcpd.model.events import Event, History, HistoryParams, TapFrame, TapParams
+from mcpd.model.events import CallRecords, CallsParams, Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import ToolResult
-from mcpd.model.usage_stats import CacheCleared, ClientsResult, Stats, StatsParams
 from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 from mcpd.calls.policy import used_item
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
+from mcpd.model.api import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.model.config_api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.errors import InvalidArguments, Problem
-from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind, PolicyRule, UsedItem
-from mcpd.model.profile import ALL_SERVERS
+from mcpd.model.policy import ALL_SERVERS, TRANSPORTS, ClientFacts, Decision, ItemKind, PolicyRule, UsedItem
 from mcpd.model.status import rfc3339
-from mcpd.model.usage_stats import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.state.clients import ClientConnection, program_name
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer

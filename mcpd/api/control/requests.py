@@ -23,12 +23,10 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
 from mcpd.io.turns import TurnLimit, in_turns, rest, take_turn
 from mcpd.model import api, codec
-from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
-from mcpd.model.events import Event, TapParams
+from mcpd.model.events import CallRecords, CallsParams, Event, TapParams
 from mcpd.model.json_text import encode_json
-from mcpd.model.policy import ClientFacts
-from mcpd.model.profile import ALL_SERVERS
+from mcpd.model.policy import ALL_SERVERS, ClientFacts
 from mcpd.state.clients import MAX_REPORTED, ClientConnection
 from mcpd.state.history import acting_for
 from mcpd.wire import message as wire

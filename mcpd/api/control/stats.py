@@ -12,19 +12,20 @@ from typing import Protocol
 
 import trio
 
-from mcpd.model.api import DaemonStatus, Metrics
-from mcpd.model.login import LoginStatus
-from mcpd.model.policy import tags_of_tool
-from mcpd.model.status import ServerState, rfc3339
-from mcpd.model.usage_stats import (
+from mcpd.model.api import (
     CallCounts,
     ClientUsage,
+    DaemonStatus,
     LatencyBucket,
+    Metrics,
     ProcessCost,
     ServerStats,
     Stats,
     ToolStats,
 )
+from mcpd.model.login import LoginStatus
+from mcpd.model.policy import tags_of_tool
+from mcpd.model.status import ServerState, rfc3339
 from mcpd.operations import Operations
 from mcpd.process import processes
 from mcpd.state.clients import ClientConnection

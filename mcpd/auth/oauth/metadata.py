@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 import attrs
 import msgspec
 
-from mcpd.model import json_limits
+from mcpd.model import json_text
 from mcpd.model.text import shorten
 
 # ── documents ─────────────────────────────────────────────────────────────────────────────────────────
@@ -36,9 +36,9 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 def json_object(body: bytes) -> Mapping[str, object] | None:
     """Return the JSON object in `body`, or None if it is something else or exceeds a limit. Never raises."""
     try:
-        json_limits.check_size(body, MAX_VALUES, MAX_BYTES)
+        json_text.check_size(body, MAX_VALUES, MAX_BYTES)
         value = msgspec.json.decode(body)
-    except (json_limits.TooLarge, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except (json_text.TooLarge, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
     return value if isinstance(value, dict) else None
 
