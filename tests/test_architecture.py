@@ -59,7 +59,7 @@ LINES = {
     "mcpd/files": 595,
     "mcpd/gateway": 3_200,
     "mcpd/io": 766,
-    "mcpd/model": 3_975,
+    "mcpd/model": 3_941,
     "mcpd/privacy": 500,
     "mcpd/process": 1_090,
     "mcpd/protocol": 2_260,
