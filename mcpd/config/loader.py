@@ -30,7 +30,7 @@ from mcpd.files.paths import config_dir
 from mcpd.files.regular import UnusableFile, read_regular_file
 from mcpd.model.codec import Invalid, require_object
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.json_path import closest_match, deepest_nesting, is_too_large, join_path, type_name
+from mcpd.model.json_path import closest_match, is_too_large, join_path, type_name
 from mcpd.model.record import Record
 from mcpd.model.text import shorten
 
@@ -42,10 +42,9 @@ SUFFIXES = {".json": "JSON", ".jsonc": "JSON", ".toml": "TOML", ".yaml": "YAML",
 MAX_FILE_SIZE = 4 * 1024 * 1024
 """Bytes. A larger file is not a configuration."""
 
-MAX_YAML_SIZE = 256 * 1024
-"""Bytes of a YAML file, which takes about a second to parse: enough for 2,000 servers."""
-_MAX_UNCLOSED = 500
-"""Brackets that are open at the same time. The parsers take seconds to refuse many more."""
+MAX_SLOW_SIZE = 256 * 1024
+"""Bytes of a YAML or TOML file, which takes about a second to parse: enough for 2,000 servers."""
+
 _MANY_DOTS = r"(?<![^\s.=,{}\[\]#])(?:[^\s.=,{}\[\]#]++[ \t]*+\.[ \t]*+){100}"
 """A TOML key of a hundred parts. The parser's time grows with the square of their number."""
 
@@ -75,7 +74,7 @@ def read_document(flag: Path | None, environ: Mapping[str, str]) -> ConfigDocume
     """Find, read and parse the configuration, but do not check it. Raises BadSpec."""
     servers = environ.get("MCPD_SERVERS", "").strip()
     if servers:
-        return _parse_variable(servers, _find_path_or_default(flag, environ), environ)
+        return _parse_variable(servers, candidate_paths(flag, environ)[0], environ)
     path, required = find_path(flag, environ)
     data = _read_file(path, required=required)
     if data is None:
@@ -144,14 +143,6 @@ def find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool
     return (found[0], True) if found else (directory / DEFAULT_NAME, False)
 
 
-def _find_path_or_default(flag: Path | None, environ: Mapping[str, str]) -> Path:
-    """While `MCPD_SERVERS` is in force, it does not matter if there are two default files."""
-    try:
-        return find_path(flag, environ)[0]
-    except BadSpec:
-        return Path(config_dir(environ)) / DEFAULT_NAME
-
-
 def _read_file(path: Path, *, required: bool) -> bytes | None:
     """Return the content, or None if the file does not exist and is not required. Raises BadSpec."""
     try:
@@ -199,8 +190,11 @@ def parse_text(
     `foreign`: the file of another program; it may be large, and duplicate keys are not an error.
     `problems`: where to add duplicate keys; if None, they raise BadSpec, too.
     """
-    if not foreign:
-        _check_size(text, kind, source)
+    if kind == "TOML" and not foreign and re.search(_MANY_DOTS, text):
+        raise BadSpec.single("this TOML has a key of over 100 parts", "flatten it", source)
+    if kind != "JSON" and not foreign and len(text) > MAX_SLOW_SIZE:
+        message = f"the file has {len(text)} characters; a {kind} file has at most {MAX_SLOW_SIZE}"
+        raise BadSpec.single(message, "use JSON, which may have 4 MiB, or is this the wrong file?", source)
     try:
         value = {"JSON": parse_jsonc, "TOML": _parse_toml, "YAML": _parse_yaml}[kind](text)
         if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
@@ -220,20 +214,6 @@ def parse_text(
     elif duplicates:
         raise BadSpec(duplicates, source)
     return value
-
-
-def _check_size(text: str, kind: str, source: str) -> None:
-    """Raise BadSpec for a text that would take a parser many seconds."""
-    if kind == "YAML" and len(text) > MAX_YAML_SIZE:
-        message = f"the file has {len(text)} characters; a YAML file has at most {MAX_YAML_SIZE}"
-        raise BadSpec.single(message, "use JSON, which may have 4 MiB, or is this the wrong file?", source)
-    if deepest_nesting(text, _MAX_UNCLOSED) > _MAX_UNCLOSED or (
-        kind == "TOML" and re.search(_MANY_DOTS, text)
-    ):
-        message = (
-            f"this {kind} is nested too deeply: over {_MAX_UNCLOSED} open brackets or 100 parts of a key"
-        )
-        raise BadSpec.single(message, "flatten it", source, f"{source}:1:1")
 
 
 def _parse_toml(text: str) -> object:
@@ -386,11 +366,6 @@ def _check_top_level_key(
 
 def _refuse_foreign_document(members: Mapping[object, object], problems: list[Problem]) -> None:
     """Refuse a document in which nothing is a configuration of mcpd: it was probably named by mistake."""
-    if isinstance(members.get("backends"), Mapping) and "mcpServers" not in members:
-        message = "this is the configuration of another program named mcpd (github.com/ahodges22/mcpd)"
-        fix = "rename it; mcpctl add and mcpctl import begin a configuration of this mcpd"
-        problems.append(Problem("$", message, fix))
-        return
     keys = [key for key in members if isinstance(key, str) and not is_comment(key)]
     if keys and not any(key in members for key in _KNOWN_KEYS) and not problems:
         message = "this is not a configuration of mcpd: it has no 'mcpServers'"

@@ -96,7 +96,7 @@ class HistoryParams(Record):
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class History(Record):
     """The result of `mcpd/history`, oldest entry first. The history is kept when mcpd restarts. It has up to
-    200 entries and 256 KiB for each server, and 4 MiB in total."""
+    200 entries for each server, and 5,000 in total."""
 
     entries: tuple[HistoryEntry, ...]
     dropped: int = 0

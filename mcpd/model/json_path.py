@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import accumulate
 
 from mcpd.model.text import shorten, similar_names
 
@@ -48,21 +47,6 @@ def is_too_large(value: object, max_depth: int = 64, max_values: int = 200_000) 
         elif isinstance(inner, list):
             waiting += [(item, depth + 1) for item in inner]
     return False
-
-
-_BRACKETS = r'(?<!\\)"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"|[\[\]{}]'
-_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
-
-
-def deepest_nesting(text: str, limit: int) -> int:
-    """Return the greatest number of open brackets, or a lower number if it is at most `limit`.
-
-    Brackets inside comments, and inside strings without double quotation marks, count, too.
-    """
-    if text.count("[") + text.count("{") <= limit:
-        return 0
-    steps = (_STEPS.get(token, 0) for token in re.findall(_BRACKETS, text))
-    return max(accumulate(steps), default=0)
 
 
 def closest_match(word: str, known: list[str]) -> str | None:
