@@ -189,16 +189,36 @@ register(BaseUrl, _base_url, {"type": "string"})
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class WrittenSettings(Record):
+class PlainSettings(Record):
+    """Settings that apply as they are written."""
+
+    debug: bool = field("Log the messages of every server, HTTP headers and timing.", False)
+    log_level: LogLevel | None = field("The daemon's log level.")
+    http: Address | None = field("HOST:PORT of this machine to serve HTTP on. Read when the daemon starts.")
+    max_starts: int = field("How many servers may start at the same time.", 8, minimum=1)
+    tool_names: NameStyle = field("How tool names are combined with server names.", NameStyle.SUFFIX)
+    client_tool_names: ClientStyle = field(
+        "The same for the MCP clients of several servers.", ClientStyle.UNDERSCORES
+    )
+    validate: bool | None = field("Whether to check arguments and structured results, on any server.")
+    call_log: CallLogLevel = field("What the call log contains; see `mcpctl calls`.", CallLogLevel.CALLS)
+    otlp_endpoint: BaseUrl = field(
+        "Base URL of an OTLP endpoint that receives a span for each call.", "", name="openTelemetry"
+    )
+    approval_notifications: bool = field(
+        "Show a desktop notification if a call waits for your approval.", True
+    )
+    login_notifications: bool = field("Show a desktop notification if a login has to be repeated.", True)
+    login_storage: LoginStorage = field("Where the key is that encrypts stored logins.", "file")
+    watch: bool = field("Apply the file automatically when it changes.", True)
+    allow_commands: bool = field("Allow ${cmd:…}. Requires a file that only you can write.", False)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WrittenSettings(PlainSettings):
     """The settings as written. None: not set."""
 
     timeout: Milliseconds | None = field("Milliseconds that a call may take without progress, on any server.")
-    debug: bool | None = field("Log the messages of every server, HTTP headers and timing.")
-    log_level: LogLevel | None = field("The daemon's log level.")
-    http: Address | None = field("HOST:PORT of this machine to serve HTTP on. Read when the daemon starts.")
-    max_starts: int | None = field("How many servers may start at the same time.", minimum=1)
-    tool_names: NameStyle | None = field("How tool names are combined with server names.")
-    client_tool_names: ClientStyle | None = field("The same for the MCP clients of several servers.")
     profiles: Mapping[str, object] | None = field(
         "Named selections of servers and tools, for clients that see less.", shape=PROFILES_SHAPE
     )
@@ -208,18 +228,6 @@ class WrittenSettings(Record):
     policies: object = field(
         "Rules: which client may use which tools, prompts and resources.", shape=POLICIES_SHAPE
     )
-    validate: bool | None = field("Whether to check arguments and structured results, on any server.")
-    call_log: CallLogLevel | None = field("What the call log contains; see `mcpctl calls`.")
-    otlp_endpoint: BaseUrl | None = field(
-        "Base URL of an OTLP endpoint that receives a span for each call.", name="openTelemetry"
-    )
-    approval_notifications: bool | None = field(
-        "Show a desktop notification if a call waits for your approval."
-    )
-    login_notifications: bool | None = field("Show a desktop notification if a login has to be repeated.")
-    login_storage: LoginStorage | None = field("Where the key is that encrypts stored logins.")
-    watch: bool | None = field("Apply the file automatically when it changes.")
-    allow_commands: bool | None = field("Allow ${cmd:…}. Requires a file that only you can write.")
     timeouts: WrittenTimeouts | None = field("All timeouts of every server, in seconds.")
     restart: WrittenRestart | None = field("The restart policy of every server, in seconds.")
 
@@ -229,20 +237,11 @@ SETTINGS = written_fields(WrittenSettings)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class Settings(Record):
+class Settings(PlainSettings):
     """The daemon's own settings, and the defaults of every server."""
 
     timeouts: Timeouts = attrs.field(factory=Timeouts)
     restart: RestartPolicy = attrs.field(factory=RestartPolicy)
-    debug: bool = False
-    log_level: str | None = None
-    """One of `LOG_LEVELS`. None: not set."""
-    http: Address | None = None
-    """None: do not serve HTTP."""
-    max_starts: int = 8
-    """How many servers may start at the same time."""
-    tool_names: NameStyle = NameStyle.SUFFIX
-    client_tool_names: ClientStyle = ClientStyle.UNDERSCORES
     profiles: Mapping[str, Profile] = attrs.field(factory=dict)
     """By name."""
     profile_by_directory: Mapping[str, str] = attrs.field(factory=dict)
@@ -250,21 +249,6 @@ class Settings(Record):
     policies: tuple[PolicyRule, ...] = ()
     """In the order in which they apply. Those of `readOnly` profiles come first. If the rules have errors, a
     single rule that denies everything."""
-    validate: bool | None = None
-    """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
-    call_log: CallLogLevel = CallLogLevel.CALLS
-    otlp_endpoint: str = ""
-    """The base URL to which spans are exported; empty for none."""
-    approval_notifications: bool = True
-    """Whether to show a desktop notification if a call waits for approval and its client cannot ask."""
-    login_notifications: bool = True
-    """Whether to show a desktop notification if a person has to log in again."""
-    login_storage: LoginStorage = "file"
-    """With which key stored logins are encrypted. Applies when the daemon starts."""
-    watch: bool = True
-    """Whether to apply the file when it changes."""
-    allow_commands: bool = False
-    """Whether `${cmd:…}` may run programs."""
 
 
 def parse_settings(
@@ -289,9 +273,9 @@ def parse_settings(
     if written.otlp_endpoint and not _can_export():
         where = join_path(path, "openTelemetry")
         warnings.append(f"{where}: nothing is exported, because mcpd is installed without the extra `otel`")
-    copied = {name: each for name, each in set_members(written).items() if name in _COPIED}
+    plain = {each.name: getattr(written, each.name) for each in attrs.fields(PlainSettings)}
     return Settings(
-        **copied,
+        **plain,
         profiles=profiles,
         policies=(*read_only_rules(profiles, join_path(path, "profiles")), *policies),
         profile_by_directory=read_profile_rules(
@@ -300,15 +284,6 @@ def parse_settings(
         timeouts=timeouts,
         restart=effective_restart(RestartPolicy(), written.restart),
     )
-
-
-_COPIED = {each.name for each in attrs.fields(Settings)} - {
-    "profiles",
-    "policies",
-    "profile_by_directory",
-    "timeouts",
-    "restart",
-}
 
 
 def _can_export() -> bool:
