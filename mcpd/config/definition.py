@@ -104,40 +104,34 @@ _INCLUDE_ALIASES = ("enabledTools", "enabled_tools", "tools")
 _EXCLUDE_ALIASES = ("disabledTools", "disabled_tools")
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class Definition(Record):
-    """The fields as written. None: not set."""
+@attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
+class StdioFields(Record):
+    """What only a local server has."""
 
-    type: Type | None = field("The transport of the server.", aliases=("transport", "transportType"))
-    command: Command | None = field(
-        "The program, or a list of program and arguments.", aliases=("cmd",), side="stdio"
-    )
-    args: tuple[str, ...] | None = field("The program's arguments.", side="stdio")
-    env: Mapping[str, str] | None = field(
-        "Extra environment variables.", aliases=("environment", "envs"), side="stdio"
-    )
-    cwd: str | None = field("The working directory.", aliases=("workingDirectory",), side="stdio")
-    umask: Umask | None = field("The umask, in octal.", side="stdio")
-    url: str | None = field(
-        "The URL of a remote server.", aliases=("serverUrl", "server_url", "uri"), side="remote"
-    )
-    http_url: str | None = field("The URL of a Streamable HTTP server.", side="remote")
+    command: Command | None = field("The program, or a list of program and arguments.", aliases=("cmd",))
+    args: tuple[str, ...] | None = field("The program's arguments.")
+    env: Mapping[str, str] | None = field("Extra environment variables.", aliases=("environment", "envs"))
+    cwd: str | None = field("The working directory.", aliases=("workingDirectory",))
+    umask: Umask | None = field("The umask, in octal.")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
+class RemoteFields(Record):
+    """What only a remote server has."""
+
+    url: str | None = field("The URL of a remote server.", aliases=("serverUrl", "server_url", "uri"))
+    http_url: str | None = field("The URL of a Streamable HTTP server.")
     headers: Mapping[str, str] | None = field(
-        "Headers to send with every request.", aliases=("http_headers",), side="remote"
+        "Headers to send with every request.", aliases=("http_headers",)
     )
-    ca_file: str | None = field(
-        "PEM file of additional CA certificates to trust.", aliases=("ca_file",), side="remote"
-    )
-    oauth: object = field("How to log in to a remote server, or false.", side="remote", shape=OAUTH_SHAPE)
-    enabled: bool | None = field("Whether to start the server.", aliases=("isActive",))
-    disabled: bool | None = field("The opposite of `enabled`.")
-    lazy: bool | None = field("Start the server on first use.")
-    description: str | None = field("A note for people.", may_be_empty=True)
-    timeout: Milliseconds | None = field("Milliseconds that a call may take without progress.")
-    connect_timeout: Milliseconds | None = field(
-        "Milliseconds for the handshake.", aliases=("connectionTimeout",)
-    )
-    max_timeout: Milliseconds | None = field("Milliseconds that a call may take in total, despite progress.")
+    ca_file: str | None = field("PEM file of additional CA certificates to trust.", aliases=("ca_file",))
+    oauth: object = field("How to log in to a remote server, or false.", shape=OAUTH_SHAPE)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
+class ToolFields(Record):
+    """What concerns the tools of a server."""
+
     tool_timeouts: Mapping[str, Milliseconds] | None = field(
         "Milliseconds for single tools, instead of `timeout`."
     )
@@ -157,6 +151,22 @@ class Definition(Record):
     )
     validate: bool | None = field("Whether to check arguments and structured results of tools.")
     trust: bool | None = field("Use the server's tools without asking, where a policy says `ask`.")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
+class Definition(StdioFields, RemoteFields, ToolFields):
+    """The fields as written. None: not set."""
+
+    type: Type | None = field("The transport of the server.", aliases=("transport", "transportType"))
+    enabled: bool | None = field("Whether to start the server.", aliases=("isActive",))
+    disabled: bool | None = field("The opposite of `enabled`.")
+    lazy: bool | None = field("Start the server on first use.")
+    description: str | None = field("A note for people.", may_be_empty=True)
+    timeout: Milliseconds | None = field("Milliseconds that a call may take without progress.")
+    connect_timeout: Milliseconds | None = field(
+        "Milliseconds for the handshake.", aliases=("connectionTimeout",)
+    )
+    max_timeout: Milliseconds | None = field("Milliseconds that a call may take in total, despite progress.")
     debug: bool | None = field("Log the server's messages, HTTP headers and timing.")
     era: Literal["auto", "modern", "legacy"] | None = field("The MCP protocol era to use.")
     max_frame: int | None = field("Maximum size of one message in bytes.", minimum=1024)
@@ -170,6 +180,10 @@ class Definition(Record):
 
 FIELDS = written_fields(Definition)
 """Name → attribute and declaration."""
+SIDES = dict.fromkeys(written_fields(StdioFields), "stdio") | dict.fromkeys(
+    written_fields(RemoteFields), "remote"
+)
+"""The fields that only one kind of server has."""
 CANONICAL_NAMES = spellings(Definition)
 """Every name or alias of a field → its name."""
 

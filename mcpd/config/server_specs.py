@@ -15,6 +15,7 @@ from mcpd.config.definition import (
     CANONICAL_NAMES,
     FIELDS,
     IGNORED_FIELDS,
+    SIDES,
     TRANSPORT_TYPES,
     Definition,
     RemoteKind,
@@ -286,8 +287,8 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
         if kind is None:
             return None
         side = "stdio" if kind == "stdio" else "remote"
-        for name, (_, how) in FIELDS.items():
-            if name in self.present and how.side not in (None, side) and name not in ("command", "url"):
+        for name, only in SIDES.items():
+            if name in self.present and only != side and name not in ("command", "url"):
                 place = join_path(self.path, name)
                 self.warnings.append(f"{place}: '{name}' has no effect for {_with_article(kind)} server")
         return self._stdio(common) if kind == "stdio" else self._remote(kind, common)

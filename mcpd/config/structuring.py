@@ -44,8 +44,6 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: the attribute's name in camel case."""
     aliases: tuple[str, ...]
     """Names in other products that mean exactly the same."""
-    side: Literal["stdio", "remote"] | None
-    """The servers to which it applies; None for all."""
     minimum: int | None
     may_be_empty: bool
     shape: Shape | None
@@ -58,7 +56,6 @@ def field(
     *,
     name: str = "",
     aliases: tuple[str, ...] = (),
-    side: Literal["stdio", "remote"] | None = None,
     minimum: int | None = None,
     may_be_empty: bool = False,
     shape: Shape | None = None,
@@ -68,7 +65,6 @@ def field(
         description=description,
         name=name,
         aliases=aliases,
-        side=side,
         minimum=minimum,
         may_be_empty=may_be_empty,
         shape=shape,
