@@ -67,10 +67,10 @@ LINES = {
     "mcpd/supervision": 3_880,
     "mcpd/transports": 4_650,
     "mcpd/wire": 1_320,
-    "ctl": 5_650,
-    "ctl/bridge": 1_740,
-    "ctl/commands": 4_680,
-    "ctl/editors": 4_350,
+    "ctl": 5_220,
+    "ctl/bridge": 1_730,
+    "ctl/commands": 4_350,
+    "ctl/editors": 3_830,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

@@ -152,18 +152,11 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
     Does not use click's `main`, which exits the process with its own exit codes.
     """
     if instruction := environ.get("_MCPCTL_COMPLETE"):
-        from click.shell_completion import add_completion_class, shell_complete
-
-        from ctl.cli.completion import SHELLS
-
-        for shell in SHELLS.values():
-            add_completion_class(shell)
-        return shell_complete(app, {"obj": cli}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
+        return _complete(cli, instruction)
     if "--json" in (argv[: argv.index("--")] if "--" in argv else argv):
         cli.out.json = True  # before parsing, so that usage errors are JSON too
     try:
-        argv = argv or ["--help"]
-        with app.make_context("mcpctl", list(argv), obj=cli) as ctx:
+        with app.make_context("mcpctl", list(argv) or ["--help"], obj=cli) as ctx:
             result = app.invoke(ctx)
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -173,13 +166,27 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
     except click.exceptions.NoArgsIsHelpError as error:
         cli.out.block(error.format_message())
         return 0
-    except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else "mcpctl"
-        possible = getattr(error, "possibilities", None)
-        near = {"suggestions": [*possible]} if possible else {}
-        raise UsageError(error.format_message(), hint=f"{path} --help", **near) from None
     except CannotWrite as error:
         raise DaemonError({"message": error.message, "data": error.data()}) from None
     except click.ClickException as error:
-        raise CtlError(error.format_message()) from None
+        raise _to_error(error) from None
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _to_error(error: click.ClickException) -> CtlError:
+    if not isinstance(error, click.UsageError):
+        return CtlError(error.format_message())
+    path = error.ctx.command_path if error.ctx is not None else "mcpctl"
+    possible = getattr(error, "possibilities", None)
+    near = {"suggestions": [*possible]} if possible else {}
+    return UsageError(error.format_message(), hint=f"{path} --help", **near)
+
+
+def _complete(cli: CliContext, instruction: str) -> int:
+    from click.shell_completion import add_completion_class, shell_complete
+
+    from ctl.cli.completion import SHELLS
+
+    for shell in SHELLS.values():
+        add_completion_class(shell)
+    return shell_complete(app, {"obj": cli}, "mcpctl", "_MCPCTL_COMPLETE", instruction)

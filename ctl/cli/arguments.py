@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,6 @@ def read_named_file(name: str, max_size: int) -> bytes:
 
 
 _SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
-_CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
 
 
 class SecondsType(click.FloatRange):
@@ -226,23 +225,6 @@ def parse_duration(text: str) -> timedelta:
     if not length:
         raise click.BadParameter(f"{text!r} is not a duration such as 90s, 30m, 2h or 1d12h")
     return length
-
-
-def parse_time(text: str, now: datetime | None = None) -> datetime:
-    """Parse an ISO time in the future, or `18:00` as the next such local time. Raises BadParameter."""
-    now = now or datetime.now(UTC)
-    try:
-        if _CLOCK.fullmatch(text):
-            hour, minute, second = map(int, f"{text}:0".split(":")[:3])
-            today = datetime.combine(now.astimezone(), time(hour, minute, second))
-            found = today.astimezone()
-            return found if found > now else (today + timedelta(days=1)).astimezone()
-        found = datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is not a time such as 18:00 or 2026-11-21T18:00") from None
-    if found <= now:
-        raise click.BadParameter(f"{text!r} is in the past")
-    return found
 
 
 def rfc3339(when: datetime) -> str:

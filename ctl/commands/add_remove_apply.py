@@ -123,20 +123,17 @@ def add(
             "mcpd/add", {"server": name, "definition": definition, "save": not no_save, "replace": replace}
         )
     except DaemonError as error:
-        undone = f"{name} was not {'changed' if replace else 'added'}"
-        if error.code == "bad_spec":
-            _explain_refusal(error, f"{undone}, nothing was saved")
-        _explain_write_error(error, undone)
+        _say_what_was_not_done(error, f"{name} was not {'changed' if replace else 'added'}")
         raise
     show_warnings(cli, reply.value.get("warnings", ()))
     waits = not lazy and wait > 0
     if reply.value.get("errors") or (cli.out.json and not waits):
         cli.show_json(reply)
         return _exit_code(cli, reply)
-    saved = reply.value.get("saved")
     if not cli.out.json:
         verb = "changed" if name in reply.value["changed"] else "added"
-        cli.out.line(f"{name}: {verb}{f', saved in {saved}' if saved else ''}")
+        saved = f", saved in {path}" if (path := reply.value.get("saved")) else ""
+        cli.out.line(f"{name}: {verb}{saved}")
     return _connect_added(cli, reply.value, name, wait) if waits else 0
 
 
@@ -194,18 +191,15 @@ def _problem_of(status: ServerStatus) -> Json:
     return {"name": status["name"], "status": status["status"], "error": error}
 
 
-def _explain_refusal(error: DaemonError, message: str = "") -> None:
-    """Add what was not done and the next step to a refusal. A variable may be set in this shell only."""
-    if step := variable_step(error.problems):
-        error.hint = step
-        message += "; mcpd uses the environment in which it was started" if message else ""
-    error.message = message or error.message
-
-
-def _explain_write_error(error: DaemonError, message: str) -> None:
-    """Add what was not done, if the configuration file cannot be written."""
+def _say_what_was_not_done(error: DaemonError, undone: str) -> None:
+    """Begin the message with what was not done. A variable may be set in this shell only."""
     if error.code == "cannot_write":
-        error.message = f"{message}: {error.message}"
+        error.message = f"{undone}: {error.message}"
+    elif error.code == "bad_spec":
+        error.message = f"{undone}, nothing was saved"
+        if step := variable_step(error.problems):
+            error.hint = step
+            error.message += "; mcpd uses the environment in which it was started"
 
 
 def _is_relative_file(word: str) -> bool:
@@ -240,7 +234,7 @@ def remove(cli: CliContext, names: tuple[str, ...], every: bool, yes: bool, no_s
         try:
             replies.append(cli.call("mcpd/remove", {"server": name, "save": not no_save}))
         except DaemonError as error:
-            _explain_write_error(error, f"{name} was not removed")
+            _say_what_was_not_done(error, f"{name} was not removed")
             errors.append(error)
     code = 0
     if cli.out.json and len(names) != 1 and (replies or not names):
@@ -336,7 +330,7 @@ def reload(cli: CliContext) -> int:
     try:
         return show_applied(cli, cli.call("mcpd/reload"))
     except DaemonError as error:
-        _explain_refusal(error)
+        error.hint = variable_step(error.problems) or error.hint
         raise
 
 

@@ -13,7 +13,6 @@ import click
 from ctl.cli.completion import editor_names, server_names
 from ctl.cli.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.cli.invocation import CliContext
-from ctl.cli.output import paint
 from ctl.commands.import_ import unknown_editor
 from ctl.daemon.client import Json
 from ctl.editors.catalog import BY_NAME, EditorSpec
@@ -23,10 +22,7 @@ from ctl.editors.entry import (
     install_targets,
     installable_editors,
     mcpctl_path,
-    new_file_content,
-    slot_of,
 )
-from ctl.editors.entry import uses_list as is_listed
 from ctl.editors.import_plan import find_import_target
 from ctl.editors.install import FileChange
 from ctl.editors.install import install as install_entry
@@ -49,7 +45,7 @@ from ctl.editors.take_over import (
     remove_own_profile,
 )
 from ctl.editors.undo import EditorBackups
-from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
+from mcpd.config.in_place_edits.document import Document, KeyPath
 from mcpd.model.errors import BadSpec, CannotWrite
 
 NAME = "mcpd"
@@ -72,8 +68,8 @@ class _InstallCommand(click.Command):
 
 @click.command(
     cls=_InstallCommand,
-    epilog="Examples:\n\n\b\n  mcpctl install cursor claude-code\n  mcpctl install vscode --take-over\n"
-    f"  mcpctl install zed --print\n\nEditors: {', '.join(installable_editors())}.",
+    epilog="Examples:\n\n\b\n  mcpctl install cursor claude-code\n  mcpctl install vscode --take-over\n\n"
+    f"Editors: {', '.join(installable_editors())}.",
 )
 @_editors
 @click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
@@ -89,7 +85,6 @@ class _InstallCommand(click.Command):
 )
 @click.option("--take-over-all", "take_over", flag_value="all", hidden=True)
 @_project
-@click.option("--print", "only_print", is_flag=True, help="Print the entry without changing anything.")
 @_dry_run
 @click.pass_obj
 def install(
@@ -102,7 +97,6 @@ def install(
     name: str | None,
     take_over: str | None,
     project: bool,
-    only_print: bool,
     dry_run: bool,
 ) -> int:
     """Configure editors to use mcpd.
@@ -118,8 +112,6 @@ def install(
     targets = _targets(cli, editors, every, project, user)
     options = _InstallOptions(server, profile, own, name, take_over, project, every, dry_run)
     backups = EditorBackups(os.environ)
-    if only_print:
-        return _print(cli, targets, options)
     may_start = cli.may_start and not dry_run
     _warn_if_unknown(cli, server, profile)
     everything = _take_over(cli, user, server, profile, may_start=may_start)
@@ -246,7 +238,6 @@ class _Installation:
 @click.command(epilog="Examples:\n\n\b\n  mcpctl uninstall cursor\n  mcpctl uninstall --all")
 @_editors
 @click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
-@click.option("--name", "names", metavar="NAME", multiple=True, help="Only the entry with this name.")
 @_project
 @_dry_run
 @click.pass_obj
@@ -254,7 +245,6 @@ def uninstall(
     cli: CliContext,
     editors: tuple[str, ...],
     every: bool,
-    names: tuple[str, ...],
     project: bool,
     dry_run: bool,
 ) -> int:
@@ -274,13 +264,13 @@ def uninstall(
 
     def uninstall_one(target: InstallTarget) -> Json:
         name = target.editor.name
-        change = uninstall_entry(target, frozenset(names), backups, dry_run=dry_run)
+        change = uninstall_entry(target, backups, dry_run=dry_run)
         changed.extend([name] if change.has_changes else [])
         if not cli.out.json and (change.has_changes or (name not in reported and target is last[name])):
             report_uninstalled(cli, target, change, user, dry_run)
             reported.add(name)
         facts = as_json(target, change, None) | {"dry_run": dry_run}
-        if target is not last[name] or (dry_run and names):
+        if target is not last[name]:
             return facts
         files = [each.path for each in targets if each.editor.name == name]
         removed = remove_own_profile(name, files, backups, dry_run=dry_run)
@@ -391,28 +381,3 @@ def _take_over(
         return TakeOver(cli, user, None, {}, may_start)
     what = f"profile {profile}" if profile else "the entry"
     return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start, what)
-
-
-def _print(cli: CliContext, targets: list[InstallTarget], options: _InstallOptions) -> int:
-    """Print each entry alone, as a file of its own."""
-    answers: list[Json] = []
-    for target in targets:
-        own = target.editor.name if options.own else None
-        key_path = slot_of(target, _read_document(target))
-        fields = _entry_maker(cli, target.editor, options, own)(key_path)
-        empty = parse_document(b"", target.path, foreign=True)
-        text = empty.with_entry(key_path, options.entry_name, fields, listed=is_listed(target)).text
-        answers.append({"editor": target.editor.name, "path": str(target.path), "text": text})
-        if not cli.out.json:
-            cli.out.message(paint(f"{target.editor.title}: ", "bold"), f"into {target.path}")
-            cli.out.block(text)
-    if cli.out.json:
-        cli.out.json_value({"editors": answers})
-    return 0
-
-
-def _read_document(target: InstallTarget) -> Document:
-    try:
-        return parse_document(target.path.read_bytes(), target.path, foreign=True)
-    except (OSError, BadSpec):
-        return parse_document(new_file_content(target.editor), target.path, foreign=True)

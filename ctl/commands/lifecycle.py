@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.cli.arguments import parse_duration, parse_time, rfc3339, seconds_option
+from ctl.cli.arguments import parse_duration, rfc3339, seconds_option
 from ctl.cli.completion import server_names
 from ctl.cli.errors import AuthNeeded, CtlError, ServerNotReady, UsageError
 from ctl.cli.invocation import CliContext
@@ -97,7 +97,6 @@ def enable(cli: CliContext, servers: tuple[str, ...], every: bool, wait: float) 
 @optional_servers
 @all_option
 @click.option("--for", "length", metavar="TIME", type=parse_duration, help="Disable for 30m, 2h or 1d12h.")
-@click.option("--until", "end", metavar="TIME", type=parse_time, help="Disable until 18:00, or an ISO time.")
 @wait_option
 @click.pass_obj
 def disable(
@@ -105,18 +104,14 @@ def disable(
     servers: tuple[str, ...],
     every: bool,
     length: timedelta | None,
-    end: datetime | None,
     wait: float,
 ) -> int:
     """Disable servers (persists across restarts).
 
-    With --for or --until, the servers return to their previous setting at that time, even if the daemon
+    With --for, the servers return to their previous setting at the end of that time, even if the daemon
     restarts or the computer sleeps. `mcpctl enable` enables them earlier.
     """
-    if length and end:
-        raise UsageError("--for and --until cannot be combined", hint="use one of them")
-    until = datetime.now(UTC) + length if length else end
-    params: Json = {"until": rfc3339(until)} if until else {}
+    params: Json = {"until": rfc3339(datetime.now(UTC) + length)} if length else {}
     servers = chosen_servers(cli, servers, every=every)
     return change_servers(cli, "mcpd/disable", servers, wait, ready=False, params=params)
 

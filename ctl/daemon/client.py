@@ -139,18 +139,20 @@ class DaemonClient:
                 self._send(method, params, deadline)
             while len(answers) < len(ids):
                 message, result = self._read_message(deadline, requests[0][0])
+                answered = message.get("id")
                 if "method" in message:
                     if on_note is not None:
                         on_note(str(message["method"]), mapping(message.get("params")))
-                elif isinstance(answered := message.get("id"), int) and answered in ids:
+                elif answered in ids:
+                    assert isinstance(answered, int)
                     answers[answered] = outcome = _to_reply(message, result)
                     if on_reply is not None:
                         on_reply(answered - ids[0], outcome)
-                elif "error" in message and message.get("id") is None:
+                elif answered is None and "error" in message:
                     raise DaemonError(mapping(message["error"]))
         except (KeyboardInterrupt, TimedOut):
-            for request in ids:
-                if request <= self._last_id and request not in answers:
+            for request in range(ids[0], self._last_id + 1):
+                if request not in answers:
                     self.cancel(request)
             raise
         return [answers[request] for request in ids]

@@ -390,30 +390,11 @@ def stop(socket: str) -> bool:
 
 
 def log_lines(path: str, count: int, *, follow: bool) -> Generator[str]:
-    """Yield the last lines of the log and, with `follow`, all later ones.
-
-    Continues with the new file if the log is rotated. Raises OSError if there is no log.
-    """
+    """Yield the last lines of the log and, with `follow`, all later ones. Raises OSError."""
     with open(path, "rb") as file:
         yield from tail(file, count)
-        if follow:
-            yield from _follow(path, file)
-    while follow:
-        while not os.path.exists(path):
+        rest = b""
+        while follow:
+            *whole, rest = (rest + file.read()).split(b"\n")
+            yield from (line.decode("utf-8", "replace") for line in whole)
             time.sleep(_POLL_SECONDS)
-        with open(path, "rb") as file:
-            yield from _follow(path, file)
-
-
-def _follow(path: str, file: BinaryIO) -> Iterator[str]:
-    """Yield lines as they are appended, until the file is replaced."""
-    rest = b""
-    while True:
-        still_there = False
-        with suppress(FileNotFoundError):
-            still_there = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-        *whole, rest = (rest + file.read()).split(b"\n")
-        yield from (line.decode("utf-8", "replace") for line in whole)
-        if not still_there:
-            return
-        time.sleep(_POLL_SECONDS)

@@ -121,10 +121,8 @@ def install(
     return _retry_if_changed(path, write_entry)
 
 
-def uninstall(
-    target: InstallTarget, names: frozenset[str], backups: EditorBackups, *, dry_run: bool = False
-) -> FileChange:
-    """Remove mcpd's entries (only `names`, if given), and enable the entries that `install` disabled.
+def uninstall(target: InstallTarget, backups: EditorBackups, *, dry_run: bool = False) -> FileChange:
+    """Remove mcpd's entries, and enable the entries that `install` disabled.
 
     A file that has not changed since is restored byte for byte. Raises what `install` does.
     """
@@ -141,11 +139,9 @@ def uninstall(
             return FileChange(path)  # readable or not, it cannot contain an entry of mcpd
         content = parse_content(target, data)
         ours = content.mcpd_entries()
-        chosen = [name for name in ours if not names or name in names]
-        untouched = record is not None and digest(data) == record.written_digest
-        if chosen:
+        if ours:
             check_writable(path)
-        if record is not None and untouched and chosen == ours:
+        if record is not None and ours and digest(data) == record.written_digest:
             if not dry_run:
                 if record.existed:
                     _write(path, parse_document(record.original, path, foreign=True), data)
@@ -153,14 +149,11 @@ def uninstall(
                     _remove(path, record)
                 backups.delete(path)
             return FileChange(path, removed=tuple(ours), restored=True)
-        document, enabled = without_mcpd(content, chosen, record if chosen == ours else None)
-        change = FileChange(path, removed=tuple(chosen), re_enabled=tuple(enabled))
+        document, enabled = without_mcpd(content, ours, record)
+        change = FileChange(path, removed=tuple(ours), re_enabled=tuple(enabled))
         if change.has_changes and not dry_run:
-            if record is not None and untouched:
-                _save_record(backups, record, document)
             _write(path, document, data)
-            if chosen == ours:
-                backups.delete(path)
+            backups.delete(path)
         return change
 
     return _retry_if_changed(path, remove_entries)

@@ -59,15 +59,15 @@ class ToolPermission:
     project: Path | None = None
     """The directory to which it is limited."""
     prefix: str = ""
-    """What comes before the tool in `pattern`, with the name of the server as `{server}`, or as `{word}` if
-    editors change it."""
+    """What comes before the tool in `pattern`, with the name of the server as `{server}`, or as `{word}` or
+    `{lower}` if editors change it."""
 
     def tools_of(self, server: str) -> tuple[str, ...]:
         """Return patterns for the tools of a server that it is about, and nothing if there are none."""
         if not self.prefix or len(self.pattern) > _MAX_PATTERN:
             return (self.pattern,) if self.pattern else ()
         word = re.sub(r"[^A-Za-z0-9_-]", "_", server)
-        return tools_after(self.pattern, self.prefix.format(server=server, word=word))
+        return tools_after(self.pattern, self.prefix.format(server=server, word=word, lower=word.lower()))
 
 
 class ImportedRule(NamedTuple):
@@ -302,11 +302,43 @@ def _opencode(settings: Fields) -> Words:
         yield str(word), str(pattern), "{word}_"
 
 
+def _zed(settings: Fields) -> Words:
+    """Zed: a default for each tool, and one for all. It asks by itself."""
+    permissions = mapping(mapping(settings.get("agent")).get("tool_permissions"))
+    for name, rule in mapping(permissions.get("tools")).items():
+        if str(name).startswith("mcp:"):
+            yield str(mapping(rule).get("default")), str(name), "mcp:{server}:"
+    if permissions.get("default") == "deny":
+        yield "deny", "*", "mcp:{server}:"
+
+
+def _goose(settings: Fields) -> Words:
+    lists = mapping(settings.get("user"))
+    for key, word in (("never_allow", _DENY), ("ask_before", _ASK)):
+        for name in strings(lists.get(key)):
+            yield word, name, "{lower}__"
+
+
+def _amp(settings: Fields) -> Words:
+    for rule in objects(settings.get("amp.permissions")):
+        if isinstance(rule.get("tool"), str) and not rule.get("matches"):
+            yield str(rule.get("action")), str(rule["tool"]), "mcp__{word}__"
+
+
+def _vibe(settings: Fields) -> Words:
+    for tool, rule in mapping(settings.get("tools")).items():
+        yield str(mapping(rule).get("permission")), str(tool), "{server}_"
+
+
 _SETTINGS: Mapping[str, Callable[[Fields], Words]] = {
     "claude-code": _claude_code,
     "cursor": _cursor,
     "gemini": _gemini,
     "opencode": _opencode,
+    "zed": _zed,
+    "goose": _goose,
+    "amp": _amp,
+    "vibe": _vibe,
 }
 
 
@@ -328,6 +360,8 @@ def _settings_files(editor: EditorSpec, context: UserContext) -> Iterator[tuple[
             places.append((context.root, "etc/gemini-cli/policies/*.toml", None))
             places.append((home, ".gemini/policies/*.toml", None))
             places += [(each, ".gemini/policies/*.toml", each) for each in projects]
+        case "goose":
+            places.append((context.config, "goose/permission.yaml", None))
     found: dict[Path, Path | None] = {}
     for directory, pattern, project in places:
         for path in sorted(directory.glob(pattern)):

@@ -181,7 +181,7 @@ def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Itera
         yield Finding("configuration", SKIP, "no servers yet", step)
         return
     for warning in warnings:
-        yield Finding("configuration", WARN, warning, "" if "mcpctl " in warning else "mcpctl edit")
+        yield Finding("configuration", WARN, warning, "mcpctl edit")
     if source != "none":
         yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
 

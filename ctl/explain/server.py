@@ -221,7 +221,7 @@ def explain(
         "since": server["since"],
         "down_since": _down_since(server, past),
         "retry_at": server.get("retry_at"),
-        "cause": _cause(server, requested[-1] if requested else None),
+        "cause": _cause(server),
         "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
         "connections": server.get("connections", []),
         "second_connection": second_connection(detail) or None,
@@ -238,16 +238,14 @@ def explain(
     }
 
 
-def _cause(server: ServerStatus, requested: HistoryEntry | None) -> str:
-    """Return why the server is in its state. `requested` is the last change that somebody asked for."""
+def _cause(server: ServerStatus) -> str:
+    """Return why the server is in its state. The history says who asked for it."""
     status, reason, failure = server["status"], server.get("reason", ""), server.get("last_error")
     message = failure["message"] if failure else ""
     if status in BROKEN:
         return message or reason or "unknown cause"
     if status == "disabled":
-        asked = requested is not None and requested.get("state") == "disabled"
-        by = f", by {requested.get('by')} {ago(requested['at'])}" if requested and asked else ""
-        return (reason or "disabled") + by
+        return reason or "disabled"
     if status == "idle":
         return "not started yet (lazy: starts on first use)"
     if blocked := waiting_summary(server):

@@ -160,21 +160,16 @@ def test_file_keeps_its_owner(home: Path, alone: Mcpctl) -> None:
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (12345, 54321, 0o640)
 
 
-def test_dry_run_and_print_write_nothing(home: Path, alone: Mcpctl) -> None:
+def test_dry_run_writes_nothing(home: Path, alone: Mcpctl) -> None:
     """Neither a file nor a directory."""
     settle("codex", home)
     before = sorted(home.rglob("*"))
     assert "would be added to ~/.codex/config.toml" in alone("install", "codex", "--dry-run").out
-    ran = alone("install", "codex", "--print")
-    assert ran.out == (
-        '[mcp_servers.mcpd]\ncommand = "/opt/mcpctl"\nargs = ["bridge", "--client", "codex"]\n'
-        "startup_timeout_sec = 10\ntool_timeout_sec = 600\n"
-    )
     assert sorted(home.rglob("*")) == before
 
 
 def test_entries_for_one_server_or_profile_coexist(home: Path, alone: Mcpctl) -> None:
-    """Uninstall removes all of them, or the one named."""
+    """Uninstall removes all of them."""
     alone("install", "kiro")
     alone("install", "kiro", "--server", "github")
     ran = alone("install", "kiro", "--profile", "work", "--name", "work")
@@ -188,8 +183,6 @@ def test_entries_for_one_server_or_profile_coexist(home: Path, alone: Mcpctl) ->
         "work": ["--profile", "work"],
         "mcpd-play": ["--profile", "play"],
     }
-    assert alone("uninstall", "kiro", "--name", "work").code == 0
-    assert [*json.loads(path.read_text())["mcpServers"]] == ["mcpd", "mcpd-github", "mcpd-play"]
     assert alone("uninstall", "kiro").code == 0
     assert not path.exists()
 
@@ -485,7 +478,7 @@ def test_concurrent_write_of_an_editor_is_kept(home: Path) -> None:
 
     install(one, "mcpd", made, meanwhile, backups)
     assert json.loads(path.read_text())["count"] == 2
-    uninstall(one, frozenset(), backups)
+    uninstall(one, backups)
     assert path.read_text() == '{"count": 2}'
 
 

@@ -115,6 +115,36 @@ def test_opencode_decides_by_the_last_match(home: Path) -> None:
             {"permissions": {"allow": ["Mcp(db:read)"], "deny": ["Mcp(*:drop)", "Shell(ls)"]}},
             [("deny", "db", "drop"), ("deny", "git-hub", "drop")],
         ),
+        (
+            "zed",
+            ".config/zed/settings.json",
+            {"agent": {"tool_permissions": {"tools": {"mcp:db:drop": {"default": "deny"}, "terminal": {}}}}},
+            [("deny", "db", "drop")],
+        ),
+        (
+            "goose",
+            ".config/goose/permission.yaml",
+            "user:\n  always_allow: [db__read]\n  ask_before: [db__x]\n  never_allow: [git_hub__push]\n",
+            [("ask", "db", "x"), ("deny", "git-hub", "push")],
+        ),
+        (
+            "amp",
+            ".config/amp/settings.json",
+            {
+                "amp.permissions": [
+                    {"tool": "mcp__db__drop", "action": "reject"},
+                    {"tool": "mcp__db__*", "action": "reject", "matches": {"a": "b"}},
+                    {"tool": "mcp__db__*", "action": "ask"},
+                ]
+            },
+            [("ask", "db", "*"), ("deny", "db", "drop")],
+        ),
+        (
+            "vibe",
+            ".vibe/config.toml",
+            '[tools.db_read]\npermission = "always"\n[tools.db_drop]\npermission = "never"\n',
+            [("deny", "db", "drop")],
+        ),
         ("lmstudio", ".lmstudio/mcp.json", {"permissions": {"deny": ["*"]}}, []),
     ],
 )
