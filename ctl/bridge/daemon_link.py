@@ -37,11 +37,8 @@ STARTING_POLL = 0.1
 """Seconds between attempts while another process starts or restarts the daemon."""
 MAX_LINE = 128 * 1024 * 1024
 """Bytes of a line from the daemon, whose own limits are lower."""
-READ_SIZE, LARGE_READ_SIZE = 64 * 1024, 512 * 1024
-"""Bytes of a read, and of one in the middle of a long line. Large reads cost 15 µs more each, because the
-C library returns their memory to the system."""
+READ_SIZE = 64 * 1024
 _ATTACH_ID = b'"mcpctl-bridge-attach"'
-_OUTDATED_DAEMON_HINT = "the running mcpd may be older than this mcpctl: mcpctl daemon restart"
 
 
 class AttachTarget(NamedTuple):
@@ -88,7 +85,6 @@ class DaemonLink:
         self._log = log
         self._socket: socket.socket | None = None
         self._lines = LineSplitter(MAX_LINE)
-        self._read_size = READ_SIZE
         self._attached = False
         self._attempt_started = 0.0
         self._failures = 0
@@ -206,7 +202,7 @@ class DaemonLink:
         """Read and handle what arrived. Return whether there was anything, so that there may be more."""
         assert self._socket is not None
         try:
-            portion = self._socket.recv(self._read_size)
+            portion = self._socket.recv(READ_SIZE)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -215,8 +211,6 @@ class DaemonLink:
         if not portion:
             self.drop_connection("mcpd closed the connection", now)
             return False
-        inside = len(portion) == self._read_size and b"\n" not in portion
-        self._read_size = LARGE_READ_SIZE if inside else READ_SIZE
         from_daemon = self.session.from_daemon
         try:
             lines = self._lines.feed(portion)
@@ -268,9 +262,8 @@ class DaemonLink:
             return True
         if message.error is not ABSENT:
             error = parse_error(message.error)
-            code = wire.members_or_empty(error.data).get("code", ABSENT)
-            if error.code == wire.METHOD_NOT_FOUND or bytes(code) == b'"invalid_arguments"':
-                error.message = f"{error.message} ({_OUTDATED_DAEMON_HINT})"
+            if error.code == wire.METHOD_NOT_FOUND:
+                error.message += " (the running mcpd may be older than this mcpctl: mcpctl daemon restart)"
             self._on_attach_refused(error, now)
             return False
         self._attached = True

@@ -153,22 +153,6 @@ def until(stamp: str | None, now: float | None = None) -> str:
     return "now" if seconds > -1 else f"in {format_duration(-seconds)}"
 
 
-def time_left(stamp: str | None, now: float | None = None) -> str:
-    """Return `, in 2h` or `, in 1d12h30m`, to the minute, or to the second if less than a minute is left.
-
-    That is how durations are written in options. Empty without a time, and for one in the past.
-    """
-    seconds = seconds_since(stamp, now) if stamp else None
-    if seconds is None or seconds > -1:
-        return ""
-    left = round(-seconds)
-    if left < 60:
-        return f", in {left}s"
-    minutes = round(-seconds / 60)
-    parts = ((minutes // 1440, "d"), (minutes % 1440 // 60, "h"), (minutes % 60, "m"))
-    return ", in " + "".join(f"{number}{unit}" for number, unit in parts if number)
-
-
 def count(number: int, noun: str) -> str:
     """Return `1 tool`, `3 tools`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -44,7 +44,12 @@ _CHANGES: tuple[tuple[Literal["added", "changed", "removed"], str, str], ...] = 
     ("changed", "~", "yellow"),
     ("removed", "-", "red"),
 )
-URL_SCHEMES = ("http://", "https://", "ws://", "wss://")
+_URL_SCHEMES = ("http://", "https://", "ws://", "wss://")
+
+
+def is_url(command: Sequence[str]) -> bool:
+    """Return whether the words of a command line are the address of a remote server."""
+    return len(command) == 1 and command[0].startswith(_URL_SCHEMES)
 
 
 class _AddCommand(click.Command):
@@ -76,7 +81,7 @@ class _AddCommand(click.Command):
     "  mcpctl add docs https://example.com/mcp",
 )
 @click.argument("name")
-@click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", metavar="{URL | -- COMMAND [ARG]...}", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--env",
     "-e",
@@ -87,10 +92,7 @@ class _AddCommand(click.Command):
 )
 @click.option("--cwd", metavar="DIR", help="Working directory of the server.")
 @click.option("--lazy", is_flag=True, help="Start the server on first use.")
-@click.option(
-    "--url", metavar="URL", help="Address of a remote server, instead of a command; --url may be omitted."
-)
-@click.option("--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for --url.")
+@click.option("--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for URL.")
 @click.option("--replace", is_flag=True, help="Replace an existing server of the same name.")
 @_no_save
 @seconds_option("--wait", 30.0, "How long to wait for the connection; 0 does not connect.")
@@ -102,7 +104,6 @@ def add(
     env: tuple[str, ...],
     cwd: str | None,
     lazy: bool,
-    url: str | None,
     headers: tuple[str, ...],
     replace: bool,
     no_save: bool,
@@ -113,9 +114,7 @@ def add(
     Then connects to it. If that fails, the server is kept, and the exit code is 4 if it needs a login,
     otherwise 6. With --wait 0, does not connect.
     """
-    if url is None and len(command) == 1 and command[0].startswith(URL_SCHEMES):
-        url, command = command[0], ()
-    definition = _definition(command, url, env, headers, cwd, cli.out)
+    definition = _definition(command, env, headers, cwd, cli.out)
     if lazy:
         definition["lazy"] = True
     try:
@@ -139,22 +138,21 @@ def add(
 
 def _definition(
     command: tuple[str, ...],
-    url: str | None,
     env: tuple[str, ...],
     headers: tuple[str, ...],
     cwd: str | None,
     out: Output,
 ) -> dict[str, object]:
     """Return the definition that the options describe. Raises UsageError if they do not fit together."""
-    if bool(command) == (url is not None):
-        message = "either -- COMMAND ARGS... or --url URL is required"
+    if not command:
+        message = "either -- COMMAND ARGS... or a URL is required"
         raise UsageError(message, hint="mcpctl add time -- uvx mcp-server-time")
-    if url is not None:
+    if is_url(command):
         if env or cwd:
-            raise UsageError("--env and --cwd require a command and cannot be used with --url")
-        return {"url": url, **({"headers": _pairs(headers, "--header")} if headers else {})}
+            raise UsageError("--env and --cwd require a command and cannot be used with a URL")
+        return {"url": command[0], **({"headers": _pairs(headers, "--header")} if headers else {})}
     if headers:
-        raise UsageError("--header requires --url")
+        raise UsageError("--header requires a URL")
     definition: dict[str, object] = {"command": command[0]}
     if command[1:]:
         definition["args"] = list(command[1:])

@@ -34,7 +34,7 @@ from ctl.cli.errors import (
 )
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping
-from ctl.commands.add_remove_apply import URL_SCHEMES
+from ctl.commands.add_remove_apply import is_url
 from ctl.commands.tools_resources_prompts import print_tools
 from ctl.daemon.client import Json
 from ctl.show.progress import change_each, state_phrase, status_summary
@@ -250,9 +250,7 @@ class _TryCommand(click.Command):
         end = args.index("--") if "--" in args else len(args)
         rest = super().parse_args(ctx, args[:end])
         words, command = tuple(args[end + 1 :]), ctx.params.get("command", ())
-        if not ctx.params["url"] and len(command) == 1 and command[0].startswith(URL_SCHEMES):
-            ctx.params["url"], command = command[0], ()
-        if not ctx.params["url"]:
+        if not is_url(command):
             middle = words.index("--") if "--" in words else len(words)
             command, words = (*command, *words[:middle]), words[middle + 1 :]
         ctx.params["command"], ctx.params["tool"] = command, _parse_tool(ctx, words)
@@ -277,23 +275,20 @@ def _parse_tool(ctx: click.Context, words: tuple[str, ...]) -> dict[str, Any]:
     "  mcpctl try https://example.com/mcp -- search query=mcp",
 )
 @click.argument("command", metavar="{URL | -- COMMAND [ARG]...} [-- TOOL [ARGUMENT]...]", nargs=-1)
-@click.option("--url", metavar="URL", help="The same as URL.")
 @seconds_option("--wait", 120.0, "How long to wait for the connection.")
 @click.pass_obj
-def try_(
-    cli: CliContext, command: tuple[str, ...], url: str | None, wait: float, tool: dict[str, Any]
-) -> int:
+def try_(cli: CliContext, command: tuple[str, ...], wait: float, tool: dict[str, Any]) -> int:
     """Run a server without adding it.
 
     Lists its tools, or calls TOOL with arguments and options as in mcpctl call. The server is stopped at the
     end and is not saved in the configuration file.
     """
-    if bool(command) == (url is not None):
+    if not command:
         raise UsageError("which server?", hint="mcpctl try -- COMMAND [ARG]..., or mcpctl try URL")
-    definition: dict[str, object] = {"url": url} if url else {"command": command[0], "args": [*command[1:]]}
-    if not url:
-        definition["cwd"] = os.getcwd()
-    name, label = temporary_name(os.getpid()), url or shlex.join(command)
+    definition: dict[str, object] = {"url": command[0]}
+    if not is_url(command):
+        definition = {"command": command[0], "args": [*command[1:]], "cwd": os.getcwd()}
+    name, label = temporary_name(os.getpid()), shlex.join(command)
     try:
         return _run(cli, name, definition, tool, wait)
     except CtlError as error:

@@ -303,7 +303,7 @@ def _start(cli: CliContext, config: str = "") -> None:
 
 
 def _start_service(cli: CliContext) -> None:
-    """Start the service. A background daemon on the same socket is stopped first."""
+    """Start the service, or restart it. A background daemon on the same socket is stopped first."""
     if not systemd.manages_socket(cli.socket):
         cli.out.message(f"note: the service uses {systemd.socket_path()}, but you chose {cli.socket}")
         process.start_units()
@@ -311,8 +311,7 @@ def _start_service(cli: CliContext) -> None:
         process.restart_service()
     else:
         with start_lock(cli.socket):
-            _stop_background(cli)
-            process.start_units()
+            _start(cli)
 
 
 def _stop(cli: CliContext) -> bool:

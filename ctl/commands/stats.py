@@ -115,26 +115,13 @@ def stats_table(answer: Stats, fit: int | None) -> list[Line]:
 
 
 def server_stats(answer: Stats, fit: int | None) -> list[Line]:
-    """One server: its tools, its clients and its resource usage."""
+    """One server: its tools and its resource usage."""
     (server,) = answer["servers"]
     lines = stats_table(answer, fit)
     if tools := server.get("tools"):
         header = ("TOOL", "CALLS", "ERRORS", "LOST", "P50", "P95", "P99")
         rows: list[Line] = [[tool["tool"], *_counts(tool["counts"])] for tool in tools]
         lines += [[], *table(header, rows, right=(1, 2, 3, 4, 5, 6))]
-    if clients := server.get("clients"):
-        rows = [
-            [
-                client["name"] or "-",
-                str(client["pid"] or "-"),
-                ago(client["since"]),
-                "attached"
-                if client.get("attached") == server["server"]
-                else count(client.get("calls", 0), "call"),
-            ]
-            for client in clients
-        ]
-        lines += [[], *table(("CLIENT", "PID", "CONNECTED", "USE"), rows, right=(1,))]
     if asked := (hits := server.get("cache_hits", 0)) + server.get("cache_misses", 0):
         lines += [[], *labelled_lines([("cache", f"{hits} of {count(asked, 'cacheable request')} answered")])]
     if cost := server.get("cost"):

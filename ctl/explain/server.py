@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, labelled_lines, paint, table
-from ctl.cli.text import ago, clock_time, count, format_time, in_local_time, log_line, time_left, until
+from ctl.cli.text import ago, clock_time, count, format_time, in_local_time, log_line, until
 from ctl.explain.next_steps import next_step
 from ctl.show.history import history_table
 from ctl.show.status import (
@@ -99,7 +99,7 @@ def _state_rows(server: ServerStatus) -> Rows:
     if degraded := server.get("degraded"):
         rows.append(("but", [paint(degraded, "yellow")]))
     if reason := server.get("reason"):
-        rows.append(("reason", in_local_time(reason) + time_left(server.get("off_until"))))
+        rows.append(("reason", in_local_time(reason)))
     if retry_at := server.get("retry_at"):
         at = f"{clock_time(retry_at)}"
         rows.append(("next try", f"{until(retry_at)} ({at})"))
@@ -323,8 +323,6 @@ def explanation_lines(explanation: Explanation, server: ServerStatus, fit: int |
     ]
     if retry_at := server.get("retry_at"):
         lines.append([f"next try {until(retry_at)}"])
-    if left := time_left(server.get("off_until")):
-        lines.append([f"ends{left.removeprefix(',')}"])
     rows: Rows = []
     down_since = explanation["down_since"]
     if down_since and down_since[:19] < server["since"][:19]:

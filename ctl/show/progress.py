@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ctl.cli.errors import CtlError, DaemonError, ServerNotReady, TimedOut
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping
-from ctl.cli.text import count, in_local_time, time_left, until
+from ctl.cli.text import count, in_local_time, until
 from ctl.daemon.client import Json
 from ctl.explain.next_steps import next_step
 from ctl.show.status import BROKEN, failure_summary, painted_state
@@ -42,7 +42,7 @@ def status_summary(status: ServerStatus) -> str:
         failure, retry_at = status.get("last_error"), status.get("retry_at")
         retry = f"; next try {until(retry_at)}" if retry_at else ""
         return f": {failure_summary(failure) if failure else reason}{retry}"
-    return f" ({reason}{time_left(status.get('off_until'))})" if reason else ""
+    return f" ({reason})" if reason else ""
 
 
 def print_status(cli: CliContext, status: ServerStatus) -> None:

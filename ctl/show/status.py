@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint, table
-from ctl.cli.text import ago, count, format_duration, in_local_time, seconds_since, time_left, until
+from ctl.cli.text import ago, count, format_duration, in_local_time, seconds_since, until
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def _last_error(server: ServerStatus) -> str:
     """
     if impaired := impairment(server):
         return paint(impaired, "yellow")
-    if off_until := server.get("off_until"):
-        return paint(in_local_time(server.get("reason", "")) + time_left(off_until), "dim")
+    if server.get("off_until"):
+        return paint(in_local_time(server.get("reason", "")), "dim")
     failure, status, reason = server.get("last_error"), server["status"], server.get("reason", "")
     waiting = status in ("failed", "pending", "needs-auth")
     if not failure:

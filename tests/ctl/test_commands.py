@@ -50,9 +50,7 @@ def test_disable_for_sends_the_end_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> N
     daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason=reason, off_until=end)}
     ran = mcpctl("disable", "git", "--for", "2h")
     assert ran.code == 0
-    assert re.fullmatch(
-        r"git: disabled \(switched off until 2026-11-22 14:30:00 -03:30, in [12]h\d*m?\)\n", ran.out
-    )
+    assert re.fullmatch(r"git: disabled \(switched off until 2026-11-22 14:30:00 -03:30\)\n", ran.out)
     until = parse_timestamp(daemon.params_of("mcpd/disable")["until"])
     assert before - 0.001 <= until - 7200 <= time.time()
     mcpctl("disable", "git")

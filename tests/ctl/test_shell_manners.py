@@ -22,22 +22,21 @@ def test_help_begins_with_the_everyday_commands(mcpctl: Mcpctl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "url", "command", "tool"),
+    ("words", "command", "tool"),
     [
-        ("https://a.example/mcp", "https://a.example/mcp", (), ()),
-        ("https://a.example/mcp -- echo text=a", "https://a.example/mcp", (), ("echo", "text=a")),
-        ("-- npx server -- echo --timeout 3 --raw a=b", None, ("npx", "server"), ("echo", "a=b")),
-        ("--url wss://a.example -- echo", "wss://a.example", (), ("echo",)),
-        ("-- npx -y server", None, ("npx", "-y", "server"), ()),
-        ("-- npx https://a.example -- echo", None, ("npx", "https://a.example"), ("echo",)),
-        ("-- mcp-proxy -- echo text=--", None, ("mcp-proxy",), ("echo", "text=--")),
+        ("https://a.example/mcp", ("https://a.example/mcp",), ()),
+        ("https://a.example/mcp -- echo text=a", ("https://a.example/mcp",), ("echo", "text=a")),
+        ("-- npx server -- echo --timeout 3 --raw a=b", ("npx", "server"), ("echo", "a=b")),
+        ("-- npx -y server", ("npx", "-y", "server"), ()),
+        ("-- npx https://a.example -- echo", ("npx", "https://a.example"), ("echo",)),
+        ("-- mcp-proxy -- echo text=--", ("mcp-proxy",), ("echo", "text=--")),
     ],
 )
 def test_try_takes_an_address_or_a_command(
-    words: str, url: str | None, command: tuple[str, ...], tool: tuple[str, ...]
+    words: str, command: tuple[str, ...], tool: tuple[str, ...]
 ) -> None:
     params = try_.make_context("try", words.split()).params
-    assert (params["url"], params["command"], params["tool"].get("words", ())) == (url, command, tool)
+    assert (params["command"], params["tool"].get("words", ())) == (command, tool)
 
 
 def test_try_takes_the_options_of_call(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
