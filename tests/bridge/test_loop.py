@@ -19,7 +19,6 @@ from tests.stopwatch import within
 
 Soon = Callable[[str, float], None]
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "ed", "version": "1"}}
-WELCOME = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}}
 
 
 def fill(stream: socket.socket, line: bytes) -> int:
@@ -41,34 +40,6 @@ def test_attach_identifies_the_editor(bridge: Bridge) -> None:
     bridge.listen()
     asked = bridge.accept().next()
     assert asked["params"] == {"server": "s", "client": {"name": "ed", "pid": 42, "cwd": "/w"}}
-
-
-def test_session_continues_after_a_daemon_restart(bridge: Bridge) -> None:
-    """Twice, with everything the editor relies on."""
-    bridge.listen()
-    bridge.editor.send(id=1, method="initialize", params=HELLO)
-    daemon = bridge.attach()
-    assert daemon.next()["method"] == "initialize"
-    daemon.send(id=1, result=WELCOME)
-    assert bridge.editor.next()["result"] == WELCOME
-    bridge.editor.send(method="notifications/initialized")
-    assert daemon.next()["method"] == "notifications/initialized"
-    for _ in range(2):
-        bridge.editor.send(id=2, method="tools/call", params={"name": "pay"})
-        assert daemon.next()["id"] == 2
-        daemon.close()
-        lost = bridge.editor.next()
-        assert (lost["id"], lost["error"]["data"]["may_have_run"]) == (2, True)
-        daemon = bridge.attach()
-        hello = daemon.next()
-        assert hello["params"] == HELLO
-        daemon.send(id=hello["id"], result=WELCOME)
-        assert daemon.next()["method"] == "notifications/initialized"
-        assert bridge.editor.next()["method"] == "notifications/tools/list_changed"
-    bridge.editor.send(id=3, method="tools/list")
-    assert daemon.next()["id"] == 3
-    daemon.send(id=3, result={"tools": []})
-    assert bridge.editor.next()["result"] == {"tools": []}
 
 
 def test_unresponsive_daemon_is_reconnected(bridge: Bridge, soon: Soon) -> None:
@@ -196,17 +167,6 @@ def test_bridge_waits_for_a_process_that_restarts_the_daemon(tmp_path: Path, soo
             second.close()
             bridge.editor.send(id=3, method="tools/list")
         wait_until(lambda: starter.attempts > 0)
-
-
-def test_messages_may_be_cut_or_joined_by_the_pipe(bridge: Bridge) -> None:
-    """Pipes have no message boundaries."""
-    bridge.listen()
-    daemon = bridge.attach()
-    for byte in b'{"jsonrpc":"2.0","id":1,"method":"x"}\n':
-        bridge.editor.raw(bytes([byte]))
-    assert daemon.next()["id"] == 1
-    bridge.editor.raw(b"".join(b'{"jsonrpc":"2.0","id":%d,"method":"x"}\n' % key for key in range(2, 500)))
-    assert [daemon.next()["id"] for _ in range(2, 500)] == [*range(2, 500)]
 
 
 def test_too_long_line_is_skipped_and_the_next_one_is_read(

@@ -30,35 +30,9 @@ def daemon(start: Start) -> Daemon:
     return running
 
 
-def names(opened: Window) -> list[str]:
-    return opened.page.locator("#servers .name").all_inner_texts()
-
-
 def choose(opened: Window, server: str, tab: str) -> None:
     opened.page.click(f"#servers li:has-text('{server}') .pick")
     opened.page.click(f"#tab-{tab}")
-
-
-def test_servers_that_need_attention_come_first(chromium: Browser, daemon: Daemon) -> None:
-    """They are selected first, and a button hides all others. Without trouble, the button is gone."""
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        page.wait_for_selector("#servers li.chosen:has-text('dead')")
-        assert names(opened) == ["dead", "echoes", "one"]
-        expect(page.locator("#totals")).to_have_text("2 of 3 connected")
-        expect(page.locator("#servers li:has-text('dead') .about")).to_have_text(
-            "exited (3): MY_API_KEY is required"
-        )
-        button = page.get_by_role("button", name="1 needs attention")
-        button.click()
-        expect(page.locator("#servers li")).to_have_count(1)
-        button.click()
-        expect(page.locator("#servers li")).to_have_count(3)
-        button.click()
-        page.keyboard.press("t")  # a server that is switched off needs nothing
-        expect(page.locator("#attention")).to_be_hidden()
-        expect(page.locator("#servers li")).to_have_count(3)
-        opened.assert_nothing_else_happened()
 
 
 def test_why_is_explained_on_the_page(chromium: Browser, daemon: Daemon) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import stat
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, FAKE, Json, wait_until
+from tests.e2e.harness import FAKE, Json
 
 SLOW_NPX = """#!{python} -IS
 import os, subprocess, sys, time
@@ -85,26 +83,3 @@ def test_image_pull_is_exempt_from_the_connect_timeout(start: Start, tmp_path: P
     daemon.wait_status("it", lambda status: status["reason"] == "docker run is pulling or starting mcp/time")
     go.touch()
     daemon.wait_connected("it")
-
-
-def test_start_of_the_server_by_the_real_npx_is_detected(start: Start) -> None:
-    """The package is installed already, so nothing is downloaded and no time is lost."""
-    packages = Path(__file__).parents[2] / ".npm"
-    if not (shutil.which("npx") and (packages / "made").exists()):
-        pytest.skip("no npx, or no server from npm")
-    daemon = start(
-        {
-            "it": {
-                "command": "npx",
-                "args": ["--offline", "mcp-server-everything"],
-                "cwd": str(packages.resolve()),
-                "connectTimeout": 30000,
-            }
-        }
-    )
-    daemon.wait_connected("it")
-    tree = daemon.client().request("mcpd/stats", server="it", processes=True)["servers"][0]["cost"]
-    assert tree["processes"] >= 2
-    pid = daemon.status("it")["pid"]
-    daemon.client().request("mcpd/disable", server="it", wait=BOUND)
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), lambda: "npx is still there")

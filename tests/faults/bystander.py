@@ -112,7 +112,13 @@ def settled(pid: int) -> Footprint:
 
 @contextmanager
 def nothing_left(daemon: Daemon) -> Iterator[None]:
-    """Assert that the block leaks no descriptors, children or threads, and leaves no zombies."""
+    """Assert that the block leaks no descriptors, children or threads, and leaves no zombies.
+
+    The process that checks arguments runs from the first call on, so a server named `calm` is called before.
+    """
+    with daemon.client() as client:
+        if any(status["name"] == "calm" for status in client.request("mcpd/status")["servers"]):
+            client.call("calm", "echo")
     before = settled(daemon.pid)
     threads, held = thread_count(daemon.pid), descriptors(daemon.pid)
     yield

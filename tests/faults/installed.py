@@ -8,14 +8,11 @@ import subprocess
 import tomllib
 import venv
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import attrs
 from packaging.requirements import Requirement
-
-from tests.e2e.harness import wait_until
 
 ROOT = Path(__file__).parents[2]
 OURS = ("mcpd", "ctl")
@@ -110,16 +107,3 @@ def _needed() -> Iterator[metadata.Distribution]:
         distribution = metadata.distribution(wanted.name)
         yield distribution
         ahead += [Requirement(each) for each in distribution.requires or ()]
-
-
-def wait_code_is_read(pid: int) -> None:
-    """Wait until a daemon whose servers have started has read the code of modules that it imports later."""
-    wait_until(lambda: "keep modules" not in _thread_names(pid), lambda: "it still reads its files")
-
-
-def _thread_names(pid: int) -> set[str]:
-    names = set()
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):  # it has just ended
-            names.add((thread / "comm").read_text().strip())
-    return names

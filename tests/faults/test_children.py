@@ -220,7 +220,6 @@ def test_child_that_closes_a_pipe_but_keeps_running_is_restarted(start: Start, w
     daemon = start({"half": fake(timeouts=QUICK_STOP), "calm": fake()})
     daemon.wait_connected("half", "calm")
     client, pid = daemon.client(), daemon.status("half")["pid"]
-    client.call("calm", "echo")  # the process that checks arguments runs now, for longer than this test
     with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         waiting = client.send("mcpd/call", server="half", tool="drop", arguments={})
         wait_arrived(client, "half")
@@ -259,7 +258,7 @@ def test_child_that_stops_reading_fails_only_its_unread_calls(start: Start) -> N
 
 
 @pytest.mark.slow
-def test_thousand_restarts_leak_nothing(start: Start) -> None:
+def test_hundreds_of_restarts_leak_nothing(start: Start) -> None:
     """Descriptors, children and threads stay constant, without zombies; memory grows by less than 5 MB."""
     flapping = {
         "command": "/bin/sh",
@@ -277,7 +276,7 @@ def test_thousand_restarts_leak_nothing(start: Start) -> None:
             client.request("mcpd/enable", server=flapper)
         wait_restarts(client, 100)
         memory, threads = resident(daemon.pid), thread_count(daemon.pid)
-        wait_restarts(client, 1000)
+        wait_restarts(client, 400)
         wait_until(lambda: resident(daemon.pid) - memory < 5 << 20, lambda: "its memory has grown")
         for flapper in flappers:
             client.request("mcpd/disable", server=flapper)

@@ -273,12 +273,11 @@ def test_daemon_stops_under_load_within_ten_seconds(tmp_path: Path, number: sign
 
 
 def test_waiting_callers_get_an_error_when_the_daemon_stops(start: Start) -> None:
-    """While stopping, errors do not promise a next attempt, for calls and attaching clients alike."""
+    """While stopping, errors do not promise a next attempt."""
     daemon = start({"slow": fake("--drop", "initialize,server/discover")})
     client = daemon.client()
     waiting = [
         client.send("mcpd/call", server="slow", tool="echo", arguments={}),
-        client.send("mcpd/attach", server="slow", wait=30),
         client.send("mcpd/read", server="slow", uri="a:b"),
     ]
     client.request("mcpd/version")  # requests are handled in order, so the others have been received
@@ -468,20 +467,20 @@ for number in range(rounds):
 
 @pytest.mark.slow
 def test_daemon_killed_while_saving_leaves_a_complete_state_file(tmp_path: Path) -> None:
-    """After each of 200 kills at random points of a save loop, the state file is complete."""
+    """After each of 60 kills at random points of a save loop, the state file is complete."""
     seed = "20261121"
     rounds = subprocess.run(
-        [sys.executable, "-c", SAVER, str(tmp_path), "200", seed],
+        [sys.executable, "-c", SAVER, str(tmp_path), "60", seed],
         capture_output=True,
         text=True,
         timeout=550,
         check=True,
     )
     found = [line.split() for line in rounds.stdout.splitlines()]
-    assert len(found) == 200
+    assert len(found) == 60
     whole = [one for one in found if len(one) == 2 and one[0] == "500" and one[1].startswith("version-")]
-    assert len(whole) == 200, found
-    assert len({one[1] for one in whole}) == 200  # each round had saved a new state
+    assert len(whole) == 60, found
+    assert len({one[1] for one in whole}) == 60  # each round had saved a new state
     half_written = [path for path in tmp_path.iterdir() if path.name.startswith(".state.json.")]
     assert half_written, "no kill came in the middle of a save"
 

@@ -15,7 +15,7 @@ import trio
 from benchmarks.churn import IN_FLIGHT, churn
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Refused, fake, wait_until
-from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
+from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.faults.measure import peak_memory
 from tests.stopwatch import stopwatch, within
 
@@ -28,31 +28,6 @@ async def aside(work: Callable[[], T]) -> T:
     """Run blocking work in a thread, because the fake server runs in this event loop."""
     with trio.fail_after(4 * BOUND):
         return await trio.to_thread.run_sync(work)
-
-
-@pytest.mark.parametrize(
-    ("script", "greeting"), [(ModernScript(), "server/discover"), (LegacyScript(), "initialize")]
-)
-async def test_list_and_ten_calls_need_one_handshake_and_three_connections(
-    start: Start, script: Script, greeting: str
-) -> None:
-    """A session or a TLS handshake for each call would cost more than the call."""
-    async with fake_http(script) as server:
-
-        def work() -> None:
-            daemon = start({"far": {"url": server.url}})
-            daemon.wait_connected("far")
-            assert daemon.status("far")["session"] == (greeting == "initialize")
-            with daemon.client() as client:
-                assert client.request("mcpd/tools", server="far")["tools"]
-                for number in range(10):
-                    client.call("far", "echo", {"n": number})
-
-        await aside(work)
-        assert len(server.of(greeting)) == 1
-        assert len(server.of("tools/list")) == 1
-        assert len(server.of("tools/call")) == 10
-        assert server.connections <= 3
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])

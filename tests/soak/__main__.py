@@ -2,7 +2,7 @@
 
     python -m tests.soak [--variant features|load|churn|all] [--seconds N] [--seed S]
 
-    features   every feature in turn for an hour, with a daemon whose files have been replaced
+    features   every feature in turn for an hour
     load       200 clients of all kinds call 21 servers, for 150 s
     churn      the same, while every 100 ms a server is killed or reconnected, and clients leave
 

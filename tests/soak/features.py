@@ -1,4 +1,4 @@
-"""A daemon whose files have been replaced, kept busy: does it stay as it was for an hour?
+"""A daemon that is kept busy: does it stay as it was for an hour?
 
 Twenty servers, every feature in each round, and between rounds a remote server that has forgotten its
 sessions, killed children and clients that hang up in the middle of a call. Wrong is any unexpected result, a
@@ -29,7 +29,6 @@ from tests.e2e import web
 from tests.e2e.harness import Daemon, Json, fake, private_environment, running, wait_until
 from tests.faults import bystander
 from tests.faults.bystander import Footprint, descriptors, resident, settled
-from tests.faults.installed import ISOLATED, install, wait_code_is_read
 from tests.faults.tour import LONG, SERVERS, SETTINGS, Tour
 from tests.interop import peers
 
@@ -90,7 +89,6 @@ def use_features(
 ) -> FeaturesReport:
     """Run for `seconds`, at least two rounds, with `more` servers in addition to those of the tour."""
     report, chance = FeaturesReport(), random.Random(seed)
-    installation = install(home / "venv")
     change_secrets(private_environment(home), {"STORED": "a stored secret"})
     others: Json = {f"server-{n}": fake(*LONG, "--wrapper" if n % 3 else "--ignore-eof") for n in range(more)}
     port = peers.free_port()
@@ -103,12 +101,8 @@ def use_features(
         "--http",
         "127.0.0.1:0",
         settings=SETTINGS,
-        environ=ISOLATED,
-        program=[installation.program("mcpd")],
     ) as daemon:
         daemon.wait_connected("old", "new", *others)
-        wait_code_is_read(daemon.pid)
-        installation.upgrade()
         if seconds:
             _leave_sessions(daemon)
         began = time.monotonic()

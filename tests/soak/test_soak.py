@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.clients import Address, ControlClient, Target
+from tests.soak.features import use_features
 from tests.soak.ledger import Outcome, judge, read_ledgers
 from tests.soak.load import load
 
@@ -21,6 +22,14 @@ def test_calls_of_many_clients_are_answered_once_by_the_right_server(tmp_path: P
     assert len(report.worker.by_client) == 24
     assert all(report.worker.by_client.values()), str(report)
     assert report.executed >= report.worker.calls
+
+
+@pytest.mark.slow
+def test_every_feature_leaves_nothing_behind(tmp_path: Path) -> None:
+    report = use_features(tmp_path, seconds=0)
+    assert report.wrong == []
+    assert (report.rounds, report.exit_code) == (2, 0)
+    assert report.is_back, f"{report.before}, then {report.after}: {report.held}"
 
 
 @pytest.mark.slow
