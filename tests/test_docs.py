@@ -18,7 +18,7 @@ import click
 from ctl.cli.app import app
 from ctl.cli.errors import EXIT_CODES
 from ctl.commands import COMMANDS
-from ctl.editors.catalog import BY_NAME
+from ctl.editors.config_files import BY_NAME
 from mcpd.config.definition import json_schema
 from mcpd.config.loader import parse_config
 from mcpd.model import errors

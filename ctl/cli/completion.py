@@ -58,7 +58,7 @@ def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -
 
 
 def _editors(incomplete: str, *, installable: bool) -> list[CompletionItem]:
-    from ctl.editors.catalog import EDITORS
+    from ctl.editors.config_files import EDITORS
 
     return [
         CompletionItem(editor.name, help=editor.title)

@@ -16,7 +16,7 @@ from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint
 from ctl.cli.text import clean, count
 from ctl.daemon.client import Json
-from ctl.editors.catalog import BY_NAME, EDITORS, EditorSpec
+from ctl.editors.config_files import BY_NAME, EDITORS, EditorSpec, UserContext, find_editor_files
 from ctl.editors.import_plan import (
     ImportPlan,
     ImportResult,
@@ -27,8 +27,7 @@ from ctl.editors.import_plan import (
     write_import,
 )
 from ctl.editors.merge import KnownEntry, MergedServer
-from ctl.editors.paths import UserContext, find_editor_files
-from ctl.editors.read import IS_MCPD, DiscoveredEntries, EntrySource, discover
+from ctl.editors.read_entries import IS_MCPD, DiscoveredEntries, EntrySource, discover
 from ctl.editors.secrets import masked_definition
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path

@@ -15,14 +15,8 @@ from ctl.cli.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.cli.invocation import CliContext
 from ctl.commands.import_ import unknown_editor
 from ctl.daemon.client import Json
-from ctl.editors.catalog import BY_NAME, EditorSpec
-from ctl.editors.entry import (
-    InstallTarget,
-    command_entry,
-    install_targets,
-    installable_editors,
-    mcpctl_path,
-)
+from ctl.editors.backups import EditorBackups
+from ctl.editors.config_files import BY_NAME, EditorSpec, UserContext, find_editor_files
 from ctl.editors.import_plan import find_import_target
 from ctl.editors.install import FileChange
 from ctl.editors.install import install as install_entry
@@ -36,7 +30,13 @@ from ctl.editors.install_report import (
     report_profile,
     report_uninstalled,
 )
-from ctl.editors.paths import UserContext, find_editor_files
+from ctl.editors.mcpd_entry import (
+    InstallTarget,
+    command_entry,
+    install_targets,
+    installable_editors,
+    mcpctl_path,
+)
 from ctl.editors.take_over import (
     OwnProfile,
     TakeOver,
@@ -44,7 +44,6 @@ from ctl.editors.take_over import (
     own_servers,
     remove_own_profile,
 )
-from ctl.editors.undo import EditorBackups
 from mcpd.config.in_place_edits.document import Document, KeyPath
 from mcpd.model.errors import BadSpec, CannotWrite
 

@@ -13,11 +13,10 @@ from ctl.cli.errors import DaemonError, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping, objects, strings
 from ctl.daemon.client import Json
-from ctl.editors.catalog import BY_NAME, EditorSpec
+from ctl.editors.config_files import BY_NAME, EditorSpec, UserContext
 from ctl.editors.merge import MergedServer, MergeResult, merge_candidates
-from ctl.editors.paths import UserContext
-from ctl.editors.read import IS_MCPD, DiscoveredEntries, EntrySource, unwrap_candidate
-from ctl.editors.rules import EditorRules, NewRule, editor_permissions
+from ctl.editors.permission_rules import EditorRules, NewRule, editor_permissions
+from ctl.editors.read_entries import IS_MCPD, DiscoveredEntries, EntrySource, unwrap_candidate
 from ctl.editors.secrets import (
     LiftedDefinition,
     free_secret_name,

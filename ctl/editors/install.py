@@ -11,8 +11,15 @@ import attrs
 from msgspec import structs
 
 from ctl.cli.errors import WriteFailed
-from ctl.editors.catalog import EditorSpec
-from ctl.editors.entry import (
+from ctl.editors.backups import (
+    BackupRecord,
+    DisabledEntry,
+    EditorBackups,
+    digest,
+    without_mcpd,
+)
+from ctl.editors.config_files import EditorSpec
+from ctl.editors.mcpd_entry import (
     EXCLUDED,
     FileContent,
     InstallTarget,
@@ -23,13 +30,6 @@ from ctl.editors.entry import (
     set_allowed,
     set_listed,
     uses_list,
-)
-from ctl.editors.undo import (
-    BackupRecord,
-    DisabledEntry,
-    EditorBackups,
-    digest,
-    without_mcpd,
 )
 from mcpd.config.in_place_edits.document import (
     Document,

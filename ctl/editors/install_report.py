@@ -6,11 +6,11 @@ import attrs
 
 from ctl.cli.invocation import CliContext
 from ctl.daemon.client import Json
-from ctl.editors.entry import InstallTarget
+from ctl.editors.backups import EditorBackups
+from ctl.editors.config_files import UserContext
 from ctl.editors.install import FileChange
-from ctl.editors.paths import UserContext
+from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.take_over import OwnProfile
-from ctl.editors.undo import EditorBackups
 
 
 @attrs.define

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from ctl.editors.map import is_proxy, unwrap_proxy
-from ctl.editors.read import EntrySource, ImportCandidate
+from ctl.editors.convert_entry import is_proxy, unwrap_proxy
+from ctl.editors.read_entries import EntrySource, ImportCandidate
 from ctl.editors.secrets import lift_secrets, replace_text
 from ctl.editors.variables import NeededSecret, secret_reference
 from mcpd.config.definition_view import is_enabled

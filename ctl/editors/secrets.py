@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ctl.editors.read import ImportCandidate
+from ctl.editors.read_entries import ImportCandidate
 from ctl.editors.variables import secret_name as name_for
 from ctl.editors.variables import secret_reference
 from mcpd.config.masking import KNOWN_TOKENS, MASK, SCHEME, is_secret_name, mask_definition

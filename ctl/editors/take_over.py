@@ -15,14 +15,13 @@ from ctl.cli.errors import CtlError, DaemonError, NotFound, TimedOut
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping, objects
 from ctl.daemon.client import Json
-from ctl.editors.catalog import EditorSpec
-from ctl.editors.entry import InstallTarget
+from ctl.editors.backups import EditorBackups, KeptProfile
+from ctl.editors.config_files import EditorFile, EditorSpec, UserContext
 from ctl.editors.import_plan import ImportTarget
+from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.merge import KnownServers
-from ctl.editors.paths import EditorFile, UserContext
-from ctl.editors.read import ImportCandidate, discover_in_file
+from ctl.editors.read_entries import ImportCandidate, discover_in_file
 from ctl.editors.secrets import named_by_owner
-from ctl.editors.undo import EditorBackups, KeptProfile
 from ctl.show.progress import wait_for_each
 from ctl.show.status import READY, failure_summary
 from mcpd.config import definition_view

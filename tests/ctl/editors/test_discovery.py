@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalog import EDITORS
-from ctl.editors.paths import UserContext, find_editor_files
-from ctl.editors.read import ImportCandidate, discover
+from ctl.editors.config_files import EDITORS, UserContext, find_editor_files
+from ctl.editors.read_entries import ImportCandidate, discover
 from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from tests.ctl.editors.golden import CASES, expected, settle

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalog import EDITORS
-from ctl.editors.paths import UserContext, find_editor_files
+from ctl.editors.config_files import EDITORS, UserContext, find_editor_files
 
 
 def files(home: Path, *paths: str) -> None:

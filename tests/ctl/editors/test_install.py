@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalog import BY_NAME
-from ctl.editors.entry import command_entry, install_targets, installable_editors, slot_of
+from ctl.editors.backups import EditorBackups
+from ctl.editors.config_files import BY_NAME, UserContext
 from ctl.editors.install import install, uninstall
-from ctl.editors.paths import UserContext
-from ctl.editors.undo import EditorBackups
+from ctl.editors.mcpd_entry import command_entry, install_targets, installable_editors, slot_of
 from mcpd.config.in_place_edits.document import parse_document, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalog import BY_NAME
-from ctl.editors.map import MappedEntry, RawEntry, map_entry
+from ctl.editors.config_files import BY_NAME
+from ctl.editors.convert_entry import MappedEntry, RawEntry, map_entry
 from ctl.editors.secrets import lift_secrets, masked_definition
 from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings

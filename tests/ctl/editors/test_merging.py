@@ -7,11 +7,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ctl.editors.catalog import BY_NAME
-from ctl.editors.entry import is_mcpd_entry
-from ctl.editors.map import RawEntry, map_entry, unwrap_proxy
+from ctl.editors.config_files import BY_NAME
+from ctl.editors.convert_entry import RawEntry, map_entry, unwrap_proxy
+from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.merge import MergeResult, for_all_editors, merge_candidates
-from ctl.editors.read import EntrySource, ImportCandidate, valid_server_name
+from ctl.editors.read_entries import EntrySource, ImportCandidate, valid_server_name
 from ctl.editors.secrets import lift_secrets, masked_definition
 from ctl.editors.variables import UnusableEntry, VariableTranslator
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalog import BY_NAME
-from ctl.editors.paths import UserContext
-from ctl.editors.rules import (
+from ctl.editors.config_files import BY_NAME, UserContext
+from ctl.editors.permission_rules import (
     EditorRules,
     ImportedRule,
     editor_permissions,

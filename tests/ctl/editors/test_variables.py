@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctl.editors.catalog import BY_NAME, GENERIC
+from ctl.editors.config_files import BY_NAME, GENERIC
 from ctl.editors.variables import UnusableEntry, VariableTranslator, parse_dotenv, read_dotenv
 from mcpd.config.variables import expand
 

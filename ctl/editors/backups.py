@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 import msgspec
 
-from ctl.editors.catalog import EditorSpec
-from ctl.editors.entry import (
+from ctl.editors.config_files import EditorSpec
+from ctl.editors.mcpd_entry import (
     EXCLUDED,
     FileContent,
     disable_method,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.catalog import (
+from ctl.editors.config_files import (
     EditorSpec,
     Scope,
 )

@@ -10,18 +10,19 @@ from pathlib import Path
 import attrs
 
 from ctl.cli.json_text import mapping
-from ctl.editors.catalog import (
+from ctl.editors.config_files import (
     BY_NAME,
     GENERIC,
     SERVERS,
     ConfigLocation,
+    EditorFile,
     EditorSpec,
     Scope,
+    UserContext,
 )
-from ctl.editors.entry import is_mcpd_entry, opencode_slot
-from ctl.editors.map import Fields, RawEntry, map_entry, unwrap_proxy
-from ctl.editors.paths import EditorFile, UserContext
-from ctl.editors.rules import ToolPermission, entry_permissions
+from ctl.editors.convert_entry import Fields, RawEntry, map_entry, unwrap_proxy
+from ctl.editors.mcpd_entry import is_mcpd_entry, opencode_slot
+from ctl.editors.permission_rules import ToolPermission, entry_permissions
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator, read_dotenv
 from mcpd.config.in_place_edits.document import Document, KeyPath, read_document
 from mcpd.config.server_specs import MAX_NAME_LENGTH

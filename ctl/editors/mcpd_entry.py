@@ -15,8 +15,7 @@ import attrs
 
 from ctl.cli.errors import CtlError
 from ctl.cli.json_text import strings
-from ctl.editors.catalog import BY_NAME, ConfigLocation, EditorSpec
-from ctl.editors.paths import UserContext, resolve_paths
+from ctl.editors.config_files import BY_NAME, ConfigLocation, EditorSpec, UserContext, resolve_paths
 from mcpd.config.in_place_edits.document import (
     Document,
     KeyPath,

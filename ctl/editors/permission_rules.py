@@ -17,8 +17,7 @@ import attrs
 
 from ctl.cli.json_text import mapping, objects, strings
 from ctl.daemon.client import Json
-from ctl.editors.catalog import BY_NAME, EditorSpec
-from ctl.editors.paths import UserContext, find_editor_files
+from ctl.editors.config_files import BY_NAME, EditorSpec, UserContext, find_editor_files
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.model.errors import BadSpec
 from mcpd.model.text import shorten
