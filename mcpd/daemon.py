@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import socket as sockets
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -295,7 +294,6 @@ class _Daemon:
             state,
             http_problem,
         )
-        self._systemd_status = SystemdStatus(self._supervisor, self._configuration, self._events)
         # 4. What can be done with them.
         self._http = _Http(self._create_http_api)
         self._operations = Operations(
@@ -390,7 +388,8 @@ class _Daemon:
                 await self._supervisor.wait_applied(self._supervisor.generation)  # clients see all servers
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
-                        accepting.start_soon(self._systemd_status.run)
+                        if (interval := systemd.watchdog_interval()) is not None:
+                            accepting.start_soon(_feed_watchdog, interval)
                         accepting.start_soon(watch_config, self._configuration)
                         serve = partial(listeners.serve, clients=clients, limit=self._socket_limit)
                         await accepting.start(serve, self._listener, self._serve)
@@ -407,12 +406,12 @@ class _Daemon:
             services.cancel_scope.cancel(reason="stopping")
 
     async def _serve_until_stopped(self) -> None:
-        systemd.notify(READY="1", STATUS=self._systemd_status.line())
+        systemd.notify(READY="1")
         socket = self._operations.socket
         log.info("mcpd %s is listening on %s (pid %d)", __version__, socket, os.getpid())
         await self._stop_requested.wait()
         log.info("stopping: %s", self._stop_reason)
-        systemd.notify(STOPPING="1", STATUS="stopping")
+        systemd.notify(STOPPING="1")
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         http = await listeners.speaks_http(connection, slot)
@@ -458,7 +457,6 @@ class _Daemon:
                     self._stop(signal.Signals(number).name)
 
     async def _reload(self) -> None:
-        systemd.notify(STATUS="reloading the configuration")
         try:
             with acting_for(lambda: "SIGHUP"):
                 await self._configuration.reload()
@@ -466,7 +464,6 @@ class _Daemon:
             log.debug("reload failed; the errors were logged and are in `mcpctl status`")
         except Exception:
             log.exception("reloading the configuration failed; nothing was changed")
-        systemd.notify(STATUS=self._systemd_status.line())
 
     async def _kill_when_forced(self) -> None:
         """After a second stop signal: do not wait for calls, and send SIGKILL to all servers."""
@@ -499,43 +496,8 @@ def _accept(accepting: trio.Nursery, clients: trio.Nursery, port: HttpPort) -> N
     accepting.start_soon(listeners.serve, port.listener, port.serve, clients, port.limit)
 
 
-class SystemdStatus:
-    """Keeps systemd informed. Sends nothing unless the daemon is a service."""
-
-    def __init__(self, supervisor: Supervisor, configuration: ActiveConfig, events: Broadcast[Event]) -> None:
-        self._supervisor = supervisor
-        self._configuration = configuration
-        self._events = events
-
-    async def run(self) -> None:
-        """Send the status line whenever it changes, and the watchdog signal for as long as the event loop is
-        not blocked. Runs until cancelled."""
-        interval = systemd.watchdog_interval()
-        async with trio.open_nursery() as nursery:
-            if interval is not None:
-                nursery.start_soon(self._feed_watchdog, interval)
-            if os.environ.get("NOTIFY_SOCKET"):
-                nursery.start_soon(self._update_status_line)
-
-    async def _feed_watchdog(self, interval: float) -> None:
-        while True:
-            systemd.notify(WATCHDOG="1")
-            await trio.sleep(interval)
-
-    async def _update_status_line(self) -> None:
-        last = ""
-        while True:
-            with self._events.listen() as changes:
-                async for _ in changes:
-                    if (line := self.line()) != last:
-                        last = line
-                        systemd.notify(STATUS=line)
-
-    def line(self) -> str:
-        """Return the status line: how many servers are in each state, and whether the configuration has
-        errors."""
-        states = Counter(server.state.value for server in self._supervisor.servers())
-        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        total = states.total()
-        line = f"{total} server{'' if total == 1 else 's'}: {counts}" if total else "no servers"
-        return f"{line}; the configuration has errors" if self._configuration.status().problems else line
+async def _feed_watchdog(interval: float) -> None:
+    """Tell systemd that the event loop is not blocked. Runs until cancelled."""
+    while True:
+        systemd.notify(WATCHDOG="1")
+        await trio.sleep(interval)

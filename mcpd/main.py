@@ -117,24 +117,11 @@ def _print_problems(error: BadSpec) -> None:
         print(f"  {problem.path}: {problem.message}{fix}", file=sys.stderr)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Print argparse's error, with a suggestion for a mistyped option."""
-        import difflib
-
-        _, unknown, unknown_words = message.partition("unrecognized arguments: ")
-        for word in unknown_words.split() if unknown else ():
-            near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, n=1)
-            if word.startswith("-") and near:
-                message += f" (did you mean {near[0]}?)"
-        super().error(message)
-
-
 def argument_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line. The manual page is generated from it."""
     from mcpd.privacy.logs import LEVELS
 
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="mcpd",
         description="Keep one connection to each of your MCP servers and share it between all programs.",
         epilog="Environment: MCPD_CONFIG, MCPD_SERVERS (a JSON list; overrides the file), MCPD_SOCKET, "

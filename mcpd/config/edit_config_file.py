@@ -63,41 +63,24 @@ def put_profile(path: Path, name: str, profile: Mapping[str, object]) -> None:
 
 def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool:
     """Remove a profile, and the objects that contained nothing else. Return False, and write nothing, if it
-    is not `profile`, or if another setting refers to it.
+    is not `profile`, or if another setting may refer to it.
 
     Raises BadSpec if the file cannot be parsed, and CannotWrite.
     """
     document = read_document(path)
     settings = _settings_path(document)
     profiles: KeyPath = (*settings, "profiles")
-    written = document.value_at(settings)
-    others = (
-        {key: value for key, value in written.items() if key != "profiles"}
-        if isinstance(written, dict)
-        else {}
-    )
-    if document.value_at((*profiles, name)) != profile or name in _used_profiles(others):
+    if document.value_at((*profiles, name)) != profile:
         return False
     document = document.without_entry(profiles, name)
+    if f'"{name}"' in json.dumps(document.value_at(settings), default=str):
+        return False
     if not document.value_at(profiles) and "profiles" in document.entry_names(settings):
         document = document.without_entry(settings, "profiles")
     if not document.value_at(settings) and document.kind == "JSON" and settings[-1] in document.value:
         document = document.without_entry((), settings[-1])
     write_document(path, document)
     return True
-
-
-def _used_profiles(settings: Mapping[str, object]) -> set[object]:
-    """Return the names of the profiles that other settings refer to. A client, a server or a tool may have
-    the same name."""
-    directories, rules = settings.get("profileByDirectory"), settings.get("policies")
-    used: set[object] = set()
-    if isinstance(directories, dict):
-        used.update(name for name in directories.values() if isinstance(name, str))
-    for rule in rules if isinstance(rules, list) else ():
-        named = rule.get("profiles") if isinstance(rule, dict) else None
-        used.update(name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str))
-    return used
 
 
 def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: str, expected: object) -> None:

@@ -94,21 +94,6 @@ def missing_program_step(program: str, shell: Shell | None, *, has_own_path: boo
     return ""
 
 
-_RUNNERS = ("npx", "node", "uvx", "uv", "python3", "docker", "podman", "bunx", "deno", "pipx")
-"""The programs with which most definitions start a server."""
-
-
-def misspelling_note(program: str, path: str) -> str:
-    """Return a note for the step that installs a program, if its name is probably a misspelling of one that
-    is in `path`; otherwise nothing."""
-    from mcpd.files.programs import find_program
-    from mcpd.model.text import similar_names
-
-    similar = () if program in _RUNNERS else similar_names(program, _RUNNERS, cutoff=0.75)
-    meant = next((each for each in similar if find_program(each, path)), None)
-    return f"   (or correct it with mcpctl edit, if its command should be {meant})" if meant else ""
-
-
 def unset_variables(messages: Iterable[str]) -> list[str]:
     """Return the names of variables that are not set, if that is the only kind of problem; otherwise none."""
     import re
@@ -300,7 +285,7 @@ def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:
         return step
     if shell is None:
         return f"mcpctl why {name}   (looks for {program} in the PATH of your shell)"
-    return f"install {program}, then: mcpctl reconnect {name}{misspelling_note(program, path)}"
+    return f"install {program}, then: mcpctl reconnect {name}"
 
 
 def port_in_use(stderr: Sequence[str]) -> str:

@@ -286,5 +286,3 @@ def test_profile_that_was_added_is_removed_again(name: str, text: str, tmp_path:
     path.write_text('{"settings": {"profiles": {"it": {}}, "policies": [{"profiles": ["it"]}]}}')
     if name == "c.json":
         assert not remove_profile(path, "it", {})
-        path.write_text('{"settings": {"profiles": {"it": {}}, "policies": [{"clients": ["it"]}]}}')
-        assert remove_profile(path, "it", {}), "a client has the same name"
