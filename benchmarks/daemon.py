@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,17 +58,24 @@ class Daemon:
         return 100 * (sum(_ticks(pid) for pid in self.ours()) - before) / TICKS / seconds
 
 
-def on_pipes(count: int) -> dict[str, object]:
-    """Return definitions of the stdio servers `stub-1` to `stub-N`."""
-    return {f"stub-{n + 1}": {"command": STUB[0], "args": STUB[1:]} for n in range(count)}
+def on_pipes(count: int, *arguments: str) -> dict[str, object]:
+    """Return definitions of the stdio servers `stub-1` to `stub-N`, with more arguments of the stub."""
+    return {f"stub-{n + 1}": {"command": STUB[0], "args": [*STUB[1:], *arguments]} for n in range(count)}
 
 
 @contextmanager
 def running(
-    servers: Mapping[str, object], *, http: bool = False, settings: Mapping[str, object] | None = None
+    servers: Mapping[str, object],
+    *,
+    http: bool = False,
+    settings: Mapping[str, object] | None = None,
+    command: Sequence[str] = ("-m", "mcpd"),
 ) -> Iterator[Daemon]:
-    """Run a daemon with these servers in temporary directories, and stop it at the end."""
-    with _process(servers, http=http, settings=settings) as (pid, socket, environ, start):
+    """Run a daemon with these servers in temporary directories, and stop it at the end.
+
+    `command`: the arguments of Python that start it.
+    """
+    with _process(servers, http=http, settings=settings, command=command) as (pid, socket, environ, start):
         _wait_connected(socket, len(servers), start + LIMIT)
         taken = time.monotonic() - start
         with control(socket) as line:
@@ -93,7 +100,11 @@ def first_call() -> float:
 
 @contextmanager
 def _process(
-    servers: Mapping[str, object], *, http: bool = False, settings: Mapping[str, object] | None = None
+    servers: Mapping[str, object],
+    *,
+    http: bool = False,
+    settings: Mapping[str, object] | None = None,
+    command: Sequence[str] = ("-m", "mcpd"),
 ) -> Iterator[tuple[int, str, dict[str, str], float]]:
     """Start a daemon; return its process ID, socket, environment and the time of its start."""
     with tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
@@ -101,12 +112,12 @@ def _process(
         config.write_text(json.dumps({"mcpServers": servers, "settings": settings or {}}))
         socket = f"{home}/run/mcpd.sock"
         environ = private_environ(home, socket)
-        command = [sys.executable, "-m", "mcpd", "--config", str(config), "--socket", socket]
+        argv = [sys.executable, *command, "--config", str(config), "--socket", socket]
         if http:
-            command += ["--http", "127.0.0.1:0", "--http-auth", "none"]
+            argv += ["--http", "127.0.0.1:0", "--http-auth", "none"]
         with Path(home, "log").open("wb") as log:
             start = time.monotonic()
-            process = subprocess.Popen(command, env=environ, stderr=log)
+            process = subprocess.Popen(argv, env=environ, stderr=log)
         try:
             yield process.pid, socket, environ, start
         except (OSError, Wrong) as error:

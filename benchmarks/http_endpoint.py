@@ -42,7 +42,7 @@ def _era(era: str, rounds: int) -> list[Row]:
     with ExitStack() as held:
         daemon = held.enter_context(running(on_pipes(1), http=True))
         path = b"/servers/stub-1/mcp"
-        session = _session(daemon.http, path) if era == "legacy" else b""
+        session = new_session(daemon.http, path) if era == "legacy" else b""
         bare = Way("direct", held.enter_context(closing(Direct(held.enter_context(stub(era)), era))))
         endpoint = Direct(daemon.http, era, path=path, session=session)
         relay, relay_pid = held.enter_context(floor())
@@ -87,7 +87,7 @@ def _hello() -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
 
 
-def _session(port: int, path: bytes) -> bytes:
+def new_session(port: int, path: bytes) -> bytes:
     """Initialize a session and return its ID."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as connection:
         session = b""

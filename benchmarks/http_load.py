@@ -99,6 +99,17 @@ class Direct:
                         sent += 1
             return count / (time.perf_counter() - start)
 
+    @contextmanager
+    def batch(self, count: int) -> Iterator[None]:
+        """Send `count` calls at once, each on its own connection, and read their answers after the block."""
+        calls = _Calls("echo", self._era)
+        connections = self._connections(count)
+        for connection in connections:
+            connection.sendall(self._request(calls))
+        yield
+        for connection in connections:
+            calls.check(_receive(connection))
+
     def _connections(self, count: int) -> list[socket.socket]:
         while len(self._open) < count:
             connection = socket.create_connection(("127.0.0.1", self._port), LIMIT)

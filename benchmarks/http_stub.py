@@ -18,13 +18,10 @@ import sys
 import time
 from contextlib import suppress
 
-from benchmarks.stub import PIPE, answer
+from benchmarks import stub as on_pipes
+from benchmarks.stub import PIPE
 
 SESSION = b"0123456789abcdef"
-DISCOVERED = (
-    b'{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},'
-    b'"serverInfo":{"name":"stub","version":"1"}}'
-)
 
 
 class Stub:
@@ -33,6 +30,7 @@ class Stub:
     def __init__(self, era: str, shape: str) -> None:
         self.modern = era == "modern"
         self.events = shape == "sse"
+        self._answer = on_pipes.Stub(legacy=not self.modern).answer
 
     def respond(self, method: bytes, body: bytes) -> bytes:
         """Return the complete HTTP response to a request."""
@@ -40,10 +38,7 @@ class Stub:
             return b"HTTP/1.1 204 No Content\r\n\r\n"
         if method != b"POST":
             return b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n"
-        if self.modern and b'"server/discover"' in body:
-            key = body[body.find(b'"id":') + 5 :].split(b",", 1)[0].rstrip(b"} \r")
-            return self._carry(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (key, DISCOVERED))
-        message = answer(body)[:-1]
+        message = self._answer(body)[:-1]
         if not message:
             return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
         if b'"initialize"' in body:

@@ -21,6 +21,7 @@ from typing import Protocol
 from benchmarks.stub import BIG, ECHO, PIPE
 
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub.py")))
+KINDEST = (*STUB, "kindest")
 RESULTS = {"echo": ECHO, "big": BIG}
 LIMIT = 30.0
 SAME, OLDER = "2025-11-25", "2025-06-18"
@@ -121,7 +122,9 @@ class Calls:
 
     def _learn(self, answer: bytes) -> tuple[bytes, bytes]:
         found = re.search(rb'"id":\s*(\d+)', answer)
-        if found is None or answer.count(self.result[1:]) != 1:  # a member of the envelope may stand in front
+        if (
+            found is None or answer.count(self.result[1:-1]) != 1
+        ):  # members of the envelope may stand around it
             raise Wrong(f"not the bytes of the result: {answer[:200]!r}")
         self._shape = answer[: found.start(1)], answer[found.end(1) :]
         return self._shape
@@ -176,6 +179,16 @@ class OnLine:
         if calls.waiting:
             raise Wrong(f"{len(calls.waiting)} answers are missing")
         return count / (time.perf_counter() - start)
+
+    @contextmanager
+    def batch(self, count: int) -> Iterator[None]:
+        """Send `count` calls at once, and read their answers after the block."""
+        calls = Calls("echo", self.server, prefix=self.prefix)
+        self.line.write(calls.requests(count))
+        yield
+        while calls.waiting:
+            for answer in self.line.lines():
+                calls.check(answer)
 
 
 def direct() -> AbstractContextManager[Line]:

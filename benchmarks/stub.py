@@ -1,57 +1,104 @@
 """An MCP server over stdio with minimal cost, so that a benchmark measures the path to it.
 
-    python -I -S stub.py
+    python -I -S stub.py [legacy] [kindest] [together=N]
 
-The server supports the revisions 2024-11-05 to 2025-11-25 and has two tools: `echo` with a small result and
-`big` with a result of 1 MiB. It prepares responses in advance, searches requests for an ID instead of parsing
-them, and answers all requests of a read with one write.
+It is a usual server: it supports the revisions 2025-11-25 and 2026-07-28, its tools declare nothing, its
+results look like those of the official SDK, and it answers each request with a write of its own. As
+`legacy`, it supports only 2025-11-25. As `kindest`, it spares a gateway the most work: its tools also
+declare `readOnlyHint`, and it answers all requests of a read with one write. `together=N` withholds the
+answers until N requests have come, so that whoever reads them does the same work in each run.
+
+There are two tools: `echo` with a small result and `big` with a result of 1 MiB. The server prepares
+responses in advance and searches requests for an ID instead of parsing them.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 MIB = 1 << 20
 PIPE = 1 << 16
 """The capacity of a pipe. Larger reads cost more and return no more data."""
 ECHO = b'{"content":[{"type":"text","text":"pong"}],"isError":false}'
 BIG = b'{"content":[{"type":"text","text":"' + b"x" * MIB + b'"}],"isError":false}'
-TOOLS = b'{"tools":[%s]}' % b",".join(
-    b'{"name":"%s","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}' % name
-    for name in (b"echo", b"big")
-)
 HELLO = (
     b'{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"1"}}'
 )
+_IDENTITY = b'"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"stub","version":"1"}}}'
+COMPLETE = b',"resultType":"complete",' + _IDENTITY
+"""The end of results of revision 2026-07-28, in the order in which the official Python SDK writes it."""
+DISCOVERED = (
+    b'{"cacheScope":"private","capabilities":{"tools":{}},"resultType":"complete",'
+    b'"supportedVersions":["2026-07-28","2025-11-25"],"ttlMs":60000,' + _IDENTITY
+)
+_MODERN = b'"io.modelcontextprotocol/protocolVersion"'
 
 
-def answer(line: bytes) -> bytes:
-    """Return the response to a message with a newline, or nothing for a notification."""
-    start = line.find(b'"id":')
-    if start < 0:
-        return b""
-    key = line[start + 5 :].split(b",", 1)[0].rstrip(b"} \r")
-    if b'"tools/call"' in line:
-        result = BIG if b'"big"' in line else ECHO
-    elif b'"tools/list"' in line:
-        result = TOOLS
-    elif b'"initialize"' in line:
-        result = HELLO
-    elif b'"ping"' in line:
-        result = b"{}"
-    else:
-        return b'{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}\n' % key
-    return b'{"jsonrpc":"2.0","id":%s,"result":%s}\n' % (key, result)
+def tools(annotations: bytes) -> bytes:
+    """Return the result of `tools/list`, without its last brace."""
+    return b'{"tools":[%b]' % b",".join(
+        b'{"name":"%b","inputSchema":{"type":"object"}%b}' % (name, annotations) for name in (b"echo", b"big")
+    )
+
+
+class Stub:
+    """The responses of one server."""
+
+    def __init__(self, *, legacy: bool, kindest: bool = False) -> None:
+        self._legacy = legacy
+        self._tools = tools(b',"annotations":{"readOnlyHint":true}' if kindest else b"")
+
+    def answer(self, line: bytes) -> bytes:
+        """Return the response to a message with a newline, or nothing for a notification."""
+        start = line.find(b'"id":')
+        if start < 0:
+            return b""
+        key = line[start + 5 :].split(b",", 1)[0].rstrip(b"} \r")
+        end = COMPLETE if not self._legacy and _MODERN in line else b"}"
+        if b'"tools/call"' in line:
+            result = (BIG if b'"big"' in line else ECHO)[:-1] + end
+        elif b'"tools/list"' in line:
+            hints = b"" if self._legacy else b',"ttlMs":60000,"cacheScope":"private"'
+            result = self._tools + hints + end
+        elif b'"initialize"' in line:
+            result = HELLO
+        elif b'"ping"' in line:
+            result = b"{}"
+        elif b'"server/discover"' in line and not self._legacy:
+            result = DISCOVERED
+        else:
+            return b'{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}\n' % key
+        return b'{"jsonrpc":"2.0","id":%s,"result":%s}\n' % (key, result)
+
+
+def write(data: bytes) -> None:
+    """Write everything to stdout."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
 
 
 def main() -> None:
     """Serve until stdin is closed."""
-    pending = b""
+    kindest = "kindest" in sys.argv[1:]
+    together = next((int(each[9:]) for each in sys.argv[1:] if each.startswith("together=")), 1)
+    stub = Stub(legacy=kindest or "legacy" in sys.argv[1:], kindest=kindest)
+    pending, withheld = b"", list[bytes]()
     while chunk := os.read(0, PIPE):
         *lines, pending = (pending + chunk).split(b"\n")
-        answers = memoryview(b"".join(map(answer, lines)))
-        while answers:
-            answers = answers[os.write(1, answers) :]
+        answers = filter(None, map(stub.answer, lines))
+        if kindest:
+            write(b"".join(answers))
+            continue
+        for line in answers:
+            if together > 1 and b'"content":' in line:
+                withheld.append(line)
+                if len(withheld) == together:
+                    write(b"".join(withheld))
+                    withheld.clear()
+            else:
+                write(line)
 
 
 if __name__ == "__main__":

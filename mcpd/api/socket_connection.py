@@ -27,7 +27,7 @@ from mcpd.process.memory import trim_heap_soon
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
-from mcpd.wire.message import ABSENT, INVALID_REQUEST, BadFrame, LongId, Message
+from mcpd.wire.message import ABSENT, DECODE_ERRORS, INVALID_REQUEST, MAX_ID, BadFrame, LongId, Message
 
 log = logging.getLogger("mcpd.client")
 _NOT_READING = "client %d does not read its responses; closing its connection"
@@ -198,10 +198,10 @@ class SocketConnection:
     def _handle_line(self, line: bytes, message: Message | None = None) -> None:
         if message is None:
             try:
-                message = wire.parse(line)
-            except BadFrame as error:
-                if line.strip() and not self._handle_batch(line):
-                    self._refuse(error)
+                is_plain = line.isascii() and len(line) <= MAX_ID
+                message = wire.decode_envelope(line) if is_plain else wire.parse(line)
+            except DECODE_ERRORS:
+                self._handle_unusual(line)
                 return
         session = self._session
         if session is not None and message.method[:5] != "mcpd/":
@@ -210,6 +210,16 @@ class SocketConnection:
             session.receive(message, self)
         else:
             self._handle_control(message)
+
+    def _handle_unusual(self, line: bytes) -> None:
+        """Handle what is not one message, or needs a repair."""
+        try:
+            message = wire.parse(line)
+        except BadFrame as error:
+            if line.strip() and not self._handle_batch(line):
+                self._refuse(error)
+        else:
+            self._handle_line(line, message)
 
     def _handle_control(self, message: Message) -> None:
         """Handle a message of the control API. A method of MCP switches the connection to it."""

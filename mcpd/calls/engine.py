@@ -251,7 +251,11 @@ class CallEngine:
 
     def _send(self, call: Call, upstream: Upstream) -> None:
         """Submit the call now, or when its turn comes."""
-        binding = self._bind(call, upstream)
+        binding = call.caller.binding
+        if binding is None or binding.upstream is not upstream or binding.context is not call.context:
+            binding = self._bind(call, upstream)
+        else:
+            call.binding, call.meta = binding, binding.meta
         if binding.awaits_visits and call.state is PREPARING and b'"inputResponses"' in call.params:
             rounds.accept_visit(call)
         may_be_misrouted = binding.may_ask and not upstream.link.correlates_server_requests
@@ -300,12 +304,15 @@ class CallEngine:
             if call.route.requires_task and upstream.accepts_task_param:
                 rounds.add_task_param(call)
             params, call.stats = call.params, call.route.stats
-            if not binding.translation.same:
+            if not binding.translation.same and (method != "tools/call" or b'"task"' in params):
                 params = binding.translation.params(method, params)
             upstream.link.submit(call, method, params, plain=request.has_no_meta)
         except BadFrame as error:
             raise InvalidArguments(f"params: {error}", [Problem("$", str(error))]) from None
-        call.move(SENT)
+        if call.state is PREPARING:  # the usual case of `move`
+            call.state = SENT
+        else:
+            call.move(SENT)
 
     # ── what the server answers ─────────────────────────────────────────────────────────────────
 
@@ -317,12 +324,12 @@ class CallEngine:
             self.suspended_calls.on_answered(call, message)
         elif message.error is not ABSENT:
             self._responses.on_error(call, message.error)
-        elif (
-            binding.is_verbatim
-            and not (call.is_task or route.result_stages or call.alias)
-            and len(message.result) <= LARGE
-        ):
+        elif call.is_task or route.result_stages or call.alias:
+            self._responses.on_result(call, message.result)
+        elif binding.is_verbatim:
             self.finish(call, message.result)
+        elif (result := binding.translation.final_result(route.method, message.result)) is not None:
+            self.finish(call, result)
         else:
             self._responses.on_result(call, message.result)
 
@@ -343,17 +350,16 @@ class CallEngine:
                 recording.omitted += 1
         request = call.request
         assert request is not None
-        call.move(DONE)
+        if call.state is SENT:  # the usual case of `move`
+            call.state = DONE
+        else:
+            call.move(DONE)
         call.request = None
         call.caller.send_result(call, request, result)
-        if (
-            call.open_questions
-            or call.holds_turn
-            or call.has_been_suspended
-            or call.counted_bytes
-            or call.on_end is not None
-        ):
+        if call.open_questions or call.has_been_suspended or call.counted_bytes or call.on_end is not None:
             self._release(call)
+        elif call.holds_turn:
+            release_turn(call)
 
     def finish_with_error(
         self, call: Call, error: Raw | bytes, own_code: int, *, code: str, message: str

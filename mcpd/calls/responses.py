@@ -1,7 +1,7 @@
 """What a server answers to a call: passed to the client at the end, unless it leads to another round.
 
 A result may ask the client for input, or say that a task was created. A final result passes the stages of the
-call's route, and is translated to the client's revision. mcpd works on large ones in several turns.
+call's route, and is translated to the client's revision.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, CallHandler
-from mcpd.calls.limits import LARGE
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.rounds import InputRequired, StateSigner, UrlElicitations
 from mcpd.calls.turns import release_turn
-from mcpd.io.turns import in_turns, rest
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.events import CallOutcome
 from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.revision_translation import R5
+from mcpd.protocol.revision_translation import R5, result_type
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -49,25 +47,13 @@ class ServerResponses:
         """Handle a result of the server, which need not be the final one."""
         if call.is_task:
             self._handler.continue_with(call, partial(self._await_task, call, result))
-        elif len(result) > LARGE:
-            self._handler.continue_with(call, partial(self._on_large_result, call, result))
         elif not call.upstream.types_results or not self._continue_unfinished(call, result):
             self.complete(call, result)
 
-    async def _on_large_result(self, call: Call, result: Raw) -> None:
-        """Do the same as `on_result`, but let other tasks run between the steps."""
-        if call.upstream.types_results:
-            kind = await in_turns(rounds.result_type_in_steps(result))
-            await rest()
-            if self._continue_unfinished(call, result, kind):
-                return
-        self.complete(call, result)
-
-    def _continue_unfinished(self, call: Call, result: Raw, kind: str = "") -> bool:
+    def _continue_unfinished(self, call: Call, result: Raw) -> bool:
         """Continue a call whose modern server needs input or created a task. Returns False for a final
-        result. `kind`: the type of the result if it is known already.
-        """
-        kind = kind or rounds.result_type(result)
+        result."""
+        kind = result_type(result)
         if kind == "complete":
             return False
         if kind == "input_required" and call.route.method in INTERACTIVE_METHODS:
@@ -134,12 +120,8 @@ class ServerResponses:
 
     def complete(self, call: Call, result: Raw | bytes, passed: int = 0) -> None:
         """Run the result stages but the first `passed` ones, and send the client the final result, which is
-        in the server's revision. While mcpd works on it in a task, other calls may have their turn.
+        in the server's revision. While a stage works on it in a task, other calls may have their turn.
         """
-        if len(result) > LARGE:
-            release_turn(call)
-            self._handler.continue_with(call, partial(self._complete_large, call, result, passed))
-            return
         for stage in call.route.result_stages[passed:]:
             passed_on = stage.after(call, result)
             passed += 1
@@ -163,29 +145,10 @@ class ServerResponses:
         await trio.lowlevel.checkpoint_if_cancelled()
         self.complete(call, result, passed)
 
-    async def _complete_large(self, call: Call, result: Raw | bytes, passed: int) -> None:
-        """Do the same as `complete`, but let other tasks run between the steps."""
-        for stage in call.route.result_stages[passed:]:
-            await rest()
-            passed_on = stage.after(call, result)
-            result = await passed_on() if callable(passed_on) else passed_on
-        translation = call.translation
-        if not translation.same:
-            result = await in_turns(translation.result_in_steps(call.route.method, Raw(result)))
-        if call.alias is not None:
-            await rest()
-            result = restore_alias(result, *call.alias)
-        await rest()
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._handler.finish(call, result)
-
     # ── errors ──────────────────────────────────────────────────────────────────────────────────
 
     def on_error(self, call: Call, error: Raw) -> None:
         """Handle a JSON-RPC error of the server."""
-        if len(error) > LARGE:
-            self._handler.continue_with(call, lambda: self._finish_large_error(call, error))
-            return
         translation = call.translation
         if translation.server < R5 and rounds.is_url_required(error):
             if not translation.to_modern:
@@ -200,13 +163,7 @@ class ServerResponses:
         members = wire.members_or_empty(error)
         self._finish_error(call, error, wire.error_code(members), wire.string_or(members, "message"))
 
-    async def _finish_large_error(self, call: Call, error: Raw) -> None:
-        """Pass on an error that is too large to be anything but passed on."""
-        await rest()
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._finish_error(call, error)
-
-    def _finish_error(self, call: Call, server_error: Raw, code: str = "", message: str = "") -> None:
+    def _finish_error(self, call: Call, server_error: Raw, code: str, message: str) -> None:
         """End the call with the error. `code` and `message` are for the call log."""
         translation = call.translation
         error, own_code = translation.error(call.route.method, server_error), 0

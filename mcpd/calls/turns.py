@@ -22,6 +22,7 @@ import trio
 
 from mcpd.calls.call import INTERACTIVE_METHODS, QUEUED, Call, CallHandler, Spawn
 from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions
+from mcpd.io.outbox import batch
 from mcpd.model.errors import Overloaded
 from mcpd.model.status import WaitingCall, format_time, rfc3339
 from mcpd.supervision.attachments import Attachment
@@ -41,6 +42,7 @@ DECLARED = 1.0
 UNDECLARED = 0.1
 """The same for a tool that declares nothing. Many of them change nothing, but wait for a network."""
 _MAX_SHOWN = 10
+_batch = batch()
 _SEVERAL = object()
 """The owner of turns that overlap."""
 
@@ -55,42 +57,45 @@ class TurnQueue:
     def __init__(self, start: Callable[[Call], None], spawn: Spawn) -> None:
         self._start = start
         self._spawn = spawn
-        self._owner: object = None
+        self.owner: object = None
+        """Whose calls have their turn, if any have."""
         self.holders: dict[Call, object] = {}
         """The calls that have a turn, and their owners. All of them have been sent, or are being sent."""
         self.waiting: dict[Call, tuple[object, float]] = {}
         """In order of arrival, with their owners and the time at which they arrived."""
         self._is_starting = False
         self._is_watched = False
-        self._timer: trio.CancelScope | None = None
+        self._timer = trio.CancelScope()
+        self._timer_at = -math.inf
+        """When `_watch` looks next; -∞ while it is about to compute that."""
 
     def enter(self, call: Call, owner: object) -> bool:
         """Return True if the call may be sent now; otherwise `start` is called for it later."""
         if not self.waiting:
-            if self._owner is not owner and self.holders:
+            if self.owner is not owner and self.holders:
                 self._drop_ended()
-            if self._owner is owner or not self.holders:
+            if self.owner is owner or not self.holders:
                 self._hold(call, owner)
                 return True
         if len(self.waiting) >= call.server.spec.max_queued:
             return self._on_full(call, owner)
-        now = trio.current_time()
+        now = _batch.now if _batch.depth else trio.current_time()
         self.waiting[call] = owner, now
         if not call.queued_at:
             call.queued_at = now
         if not self._is_watched:
             self._is_watched = True
             self._spawn(self._watch)
-        elif self._timer is not None:
-            self._timer.deadline = min(self._timer.deadline, self._look_at(call, now))
+        elif (look_at := self._look_at(call, now)) < self._timer_at:
+            self._timer.deadline = self._timer_at = look_at
         return False
 
     def leave(self, call: Call) -> None:
         """End the turn of a call, or its wait. Does nothing for a call without either."""
         if call in self.holders:
             del self.holders[call]
-            if self._owner is _SEVERAL and len(set(map(id, self.holders.values()))) == 1:
-                self._owner = next(iter(self.holders.values()))
+            if self.owner is _SEVERAL and len(set(map(id, self.holders.values()))) == 1:
+                self.owner = next(iter(self.holders.values()))
         elif self.waiting.pop(call, None) is None:
             return
         if self.waiting:
@@ -100,7 +105,7 @@ class TurnQueue:
         return len(self.holders) + len(self.waiting)
 
     def _hold(self, call: Call, owner: object) -> None:
-        self._owner = owner if not self.holders or self._owner is owner else _SEVERAL
+        self.owner = owner if not self.holders or self.owner is owner else _SEVERAL
         self.holders[call] = owner
 
     def _start_next(self) -> None:
@@ -114,7 +119,7 @@ class TurnQueue:
             while self.waiting:
                 self._drop_ended()
                 call, (owner, _) = next(iter(self.waiting.items()))
-                if self.holders and self._owner is not owner:
+                if self.holders and self.owner is not owner:
                     break
                 self._begin(call, owner)
         finally:
@@ -131,12 +136,14 @@ class TurnQueue:
             while self.waiting:
                 arrived = [(call, since) for call, (_, since) in self.waiting.items()]
                 looks = (self._look_at(call, since) for call, since in arrived)
-                with trio.CancelScope(deadline=min(self._turns_end(), *looks)) as self._timer:
+                self._timer_at = min(self._turns_end(), *looks)
+                with trio.CancelScope(deadline=self._timer_at) as self._timer:
                     await trio.sleep_forever()
+                self._timer_at = -math.inf
                 self._start_next()
                 self._end_waits(trio.current_time())
         finally:
-            self._is_watched, self._timer = False, None
+            self._is_watched, self._timer_at = False, -math.inf
 
     # ── what differs between the two kinds of turns ─────────────────────────────────────────────
 
@@ -209,7 +216,7 @@ class ClientTurns(TurnQueue):
         """Since when the calls with a turn keep others waiting; a client's time to answer is left out."""
 
     def _hold(self, call: Call, owner: object) -> None:
-        if self._owner is not owner or not self.holders:
+        if self.owner is not owner or not self.holders:
             self._turn_began = trio.current_time()
         super()._hold(call, owner)
 
@@ -242,7 +249,7 @@ class ClientTurns(TurnQueue):
 
     def _may_overlap(self, call: Call, owner: object, since: float, now: float) -> bool:
         history = self._server.elicitation_history
-        if owner is not self._owner and history.has_asked(call.route.method, call.tool):
+        if owner is not self.owner and history.has_asked(call.route.method, call.tool):
             since = max(since, self._turn_began)
         return now >= since + QUESTION_WAIT
 
@@ -310,16 +317,28 @@ class CallTurns:
 
         Raises Overloaded if too many calls wait; the call has no turn then.
         """
-        owner = turn_owner(call)
-        if owner is not None:
-            queue = call.server.attachments.get(CLIENT_TURNS)
-            if queue is None:
-                queue = ClientTurns(self._on_turn, self._spawn, call.server, self._handler, self._questions)
-                call.server.attachments[CLIENT_TURNS] = queue
-            call.holds_turn = True
-            if not queue.enter(call, owner):
+        assert call.binding is not None
+        if call.route.is_exclusive or call.binding.may_ask:
+            owner = turn_owner(call)
+            if owner is not None and not self._enter_client_turn(call, owner):
                 return False
-        return not call.route.write_turn or self._enter_write_turn(call)
+        if not call.route.write_turn:
+            return True
+        server, caller = call.server, call.caller
+        turns = (server.original or server).attachments.get(WRITE_TURNS)
+        if turns is not None and turns.owner is caller and not turns.waiting:  # nobody else writes
+            call.holds_turn = True
+            turns.holders[call] = caller
+            return True
+        return self._enter_write_turn(call)
+
+    def _enter_client_turn(self, call: Call, owner: object) -> bool:
+        queue = call.server.attachments.get(CLIENT_TURNS)
+        if queue is None:
+            queue = ClientTurns(self._on_turn, self._spawn, call.server, self._handler, self._questions)
+            call.server.attachments[CLIENT_TURNS] = queue
+        call.holds_turn = True
+        return queue.enter(call, owner)
 
     def _on_turn(self, call: Call) -> None:
         if not call.route.write_turn or self._enter_write_turn(call):
@@ -381,7 +400,10 @@ def release_turn(call: Call) -> None:
     call.holds_turn = False
     server = call.server
     if (writes := (server.original or server).attachments.get(WRITE_TURNS)) is not None:
-        writes.leave(call)
+        if writes.waiting or writes.owner is not call.caller:
+            writes.leave(call)
+        else:  # nobody else writes
+            writes.holders.pop(call, None)
     if (queue := server.attachments.get(CLIENT_TURNS)) is not None:
         if call in queue.holders and call.context.accepts_server_requests and call.response_size:
             server.elicitation_history.record_answer(call.route.method, call.tool)

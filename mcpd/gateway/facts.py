@@ -183,14 +183,12 @@ class ServerCallCounts:
         """Counts of servers that no longer exist, by definition name."""
 
     def add(self, server: ManagedServer) -> None:
-        """Count a call. Ended servers are dropped, so that long sessions do not keep them."""
-        try:
-            self.live[server] += 1
-        except KeyError:
-            for ended in [each for each in self.live if each.is_closed]:
-                name = (ended.original or ended).spec.name
-                self.ended[name] = self.ended.get(name, 0) + self.live.pop(ended)
-            self.live[server] = 1
+        """Count the first call to a server. Ended servers are dropped, so that long sessions do not keep
+        them."""
+        for ended in [each for each in self.live if each.is_closed]:
+            name = (ended.original or ended).spec.name
+            self.ended[name] = self.ended.get(name, 0) + self.live.pop(ended)
+        self.live[server] = 1
 
     @property
     def total(self) -> int:

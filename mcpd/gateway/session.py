@@ -54,7 +54,7 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.state.clients import program_name
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message, may_have_meta
+from mcpd.wire.message import ABSENT, ENVELOPE_START, BadFrame, Message
 
 log = logging.getLogger("mcpd.gateway")
 
@@ -198,30 +198,29 @@ class ClientSession:
             if len(params) > LARGE and self._methods.is_known(method):
                 self._receive_large(request)
                 return
-            if may_have_meta(params):
+            if params.find(b'_meta"') >= 0 or params.find(b"\\u") >= 0:  # see `may_have_meta`
                 self._methods.apply_request_meta(request)
             else:
                 request.has_no_meta = True
-            if method in _USING_LISTS and self.view.must_prepare:
+            if method not in _USING_LISTS:
+                self._handle_own_method(request)
+            elif self.view.must_prepare:
                 self.spawn_request(request, partial(self._handle_prepared, request))
+            elif method in _FORWARDED:
+                self._forward(request, self.view.route(method, request.params))
             else:
-                self._handle(request)
+                self._methods.answer_list(self, request)
         except Exception as error:
             self.respond_exception(request, error)
 
-    def _handle(self, request: ClientRequest) -> None:
-        if request.method in _FORWARDED:
-            self._forward(request, self.view.route(request.method, request.params))
-        elif request.method in LIST_MEMBERS:
-            self._methods.answer_list(self, request)
-        else:
-            self._handle_own_method(request)
-
     async def _handle_prepared(self, request: ClientRequest) -> None:
-        """Do the same as `_handle`, when the long lists of the view are ready to be used."""
+        """Handle a request when the long lists of the view are ready to be used."""
         await self.view.prepare()
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._handle(request)
+        if request.method in _FORWARDED:
+            self._forward(request, self.view.route(request.method, request.params))
+        else:
+            self._methods.answer_list(self, request)
 
     def _receive_large(self, request: ClientRequest) -> None:
         if request.method in _FORWARDED:
@@ -247,7 +246,11 @@ class ClientSession:
             target = msgspec.structs.replace(target, server=server)
         self.gateway.calls.start(self, request, target)
         if request.method == "tools/call":
-            self.call_counts.add(target.server)
+            counts, server = self.call_counts.live, target.server
+            if server in counts:
+                counts[server] += 1
+            else:
+                self.call_counts.add(server)
         self.last_version = request.context.version
         self.last_client_name = request.context.client_name
 
@@ -377,8 +380,9 @@ class ClientSession:
         )
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
-        self.calls.pop(request.key, None)  # none if the client is leaving
-        request.responder.finish(wire.result(request.key, result))
+        key = request.key
+        self.calls.pop(key, None)  # none if the client is leaving
+        request.responder.finish(b"".join((ENVELOPE_START, key, b',"result":', result, b"}\n")))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)  # none if the client is leaving

@@ -162,7 +162,7 @@ class SingleServer(msgspec.Struct, eq=False):
         return () if catalog is None else catalog_items(catalog, member)
 
     def route(self, method: str, params: bytes) -> Target:
-        server = self.single
+        server = self.single if self.last.is_closed else self.last
         spec = server.spec
         if method != "tools/call" or not (spec.exclude_tools or spec.include_tools is not None):
             return Target(server=server, params=params)

@@ -131,13 +131,18 @@ class Outbox:
 
     def _write(self) -> None:
         while self._frames:
-            data = self._next_portion()
+            data = self._frames[0] if len(self._frames) == 1 and not self._offset else self._next_portion()
             try:
                 taken = os.write(self.fd, data)
             except BlockingIOError:
                 taken = 0
             except OSError as error:
                 self._break(error)
+                return
+            if taken == self.backlog:
+                self.backlog = self._offset = 0
+                self._frames.clear()
+                self._tags.clear()
                 return
             self._advance(taken)
             if taken < len(data):
@@ -167,7 +172,7 @@ class Outbox:
         first = self._frames[0]
         if self._offset:
             return memoryview(first)[self._offset : self._offset + _MAX_WRITE]
-        if len(self._frames) == 1 or len(first) >= _MAX_WRITE:
+        if len(first) >= _MAX_WRITE:
             return first
         if self.backlog <= _MAX_WRITE:
             return b"".join(self._frames)
@@ -181,11 +186,6 @@ class Outbox:
 
     def _advance(self, count: int) -> None:
         self.backlog -= count
-        if not self.backlog:
-            self._frames.clear()
-            self._tags.clear()
-            self._offset = 0
-            return
         count += self._offset
         whole = 0
         while whole < len(self._frames) and count >= len(self._frames[whole]):

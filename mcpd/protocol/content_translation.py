@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Raw
 
-from mcpd.model.json_text import encode_text
-from mcpd.model.steps import Steps
+from mcpd.model.json_text import encode_json
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, TooLarge
@@ -30,52 +29,47 @@ def needs_narrowing(method: str, members: Mapping[str, Raw], client: str) -> boo
     return method == "tools/call" and structured is not None and not _is_object(structured)
 
 
-def narrow_content(method: str, members: Mapping[str, Raw], client: str) -> Steps[dict[str, Raw] | None]:
+def narrow_content(method: str, members: Mapping[str, Raw], client: str) -> dict[str, Raw] | None:
     """Return the members of a result as `client` knows them; None if they stay unchanged. Raises TooLarge."""
     narrowed = dict(members)
     if method == "tools/call":
         more: list[Raw] = []
         structured = members.get("structuredContent")
-        content = yield from _items(members.get("content"))
+        content = _items(members.get("content"))
         if structured is not None and (client < R3 or not _is_object(structured)):
             del narrowed["structuredContent"]
             has_text = False
             for item in content or ():
-                yield
                 has_text |= wire.string_or(_members(item) or {}, "type") == "text"
             if not has_text:
                 text = bytes(structured).decode("utf-8", "replace")
-                yield
-                encoded = yield from encode_text(text)
-                more = [Raw(b'{"type":"text","text":%b}' % encoded)]
-        if (changed := (yield from _narrow_all(content, more, _narrow_item, client))) is not None:
+                more = [Raw(b'{"type":"text","text":%b}' % encode_json(text))]
+        if (changed := (_narrow_all(content, more, _narrow_item, client))) is not None:
             narrowed["content"] = changed
     elif method == "prompts/get":
-        messages = yield from _items(members.get("messages"))
-        if (changed := (yield from _narrow_all(messages, [], _narrow_message, client))) is not None:
+        messages = _items(members.get("messages"))
+        if (changed := (_narrow_all(messages, [], _narrow_message, client))) is not None:
             narrowed["messages"] = changed
     elif client < R3:
-        contents = yield from _items(members.get("contents"))
-        if (changed := (yield from _narrow_all(contents, [], _without_meta, client))) is not None:
+        contents = _items(members.get("contents"))
+        if (changed := (_narrow_all(contents, [], _without_meta, client))) is not None:
             narrowed["contents"] = changed
     return None if narrowed == members else narrowed
 
 
-def _items(raw: Raw | None) -> Steps[list[Raw] | None]:
+def _items(raw: Raw | None) -> list[Raw] | None:
     """Return the items of a list; None for anything else. Raises TooLarge."""
     if raw is None:
         return None
-    data = bytes(raw)
-    yield
     try:
-        return (yield from wire.items_in_steps(data))
+        return wire.items(raw)
     except TooLarge:
         raise
     except BadFrame:
         return None
 
 
-def _narrow_all(items: list[Raw] | None, more: list[Raw], narrow: _Part, client: str) -> Steps[Raw | None]:
+def _narrow_all(items: list[Raw] | None, more: list[Raw], narrow: _Part, client: str) -> Raw | None:
     """Return a list of all items as `client` knows them, and of `more`; None if the list stays unchanged.
 
     The list is required, so it is empty if there was none.
@@ -83,11 +77,9 @@ def _narrow_all(items: list[Raw] | None, more: list[Raw], narrow: _Part, client:
     is_changed = items is None or bool(more)
     found: list[Raw] = []
     for item in items or ():
-        yield
         narrowed = narrow(item, client)
         is_changed |= narrowed is not None
         found.append(item if narrowed is None else narrowed)
-    yield
     return Raw(b"[%b]" % b",".join([*found, *more])) if is_changed else None
 
 

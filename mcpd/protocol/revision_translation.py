@@ -1,14 +1,14 @@
 """Translation between protocol revisions: parameters up, results, errors, list entries and questions down.
 
 If both sides speak the same revision, or the client knows everything that the server may send, nothing is
-parsed and the bytes pass unchanged. Otherwise members that a revision lacks are dropped or rewritten in its
-own terms. All functions are pure; the rules follow from comparing the schemas of the revisions.
+parsed and the bytes pass unchanged. What the newest revision adds to each result is cut off. Otherwise,
+members that a revision lacks are dropped or rewritten in its own terms. All functions are pure; the rules
+follow from comparing the schemas of the revisions.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcpd.model.steps import Steps, run_steps
+from mcpd.model.text import shorten
 from mcpd.protocol.content_translation import R1 as R1
 from mcpd.protocol.content_translation import R2 as R2
 from mcpd.protocol.content_translation import R3 as R3
@@ -24,17 +24,15 @@ from mcpd.protocol.content_translation import R4 as R4
 from mcpd.protocol.content_translation import R5 as R5
 from mcpd.protocol.content_translation import narrow_content, needs_narrowing
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, has_reserved, strip_reserved, strip_reserved_in_steps
+from mcpd.wire.message import ABSENT, DECODE_ERRORS, RESERVED_PREFIX, BadFrame, strip_reserved
 
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
-COMPLETE_FIRST = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"\s*(?:,|(?=\}))')
-_COMPACT_ENVELOPE = b'{"resultType":"complete",'
-_ENVELOPE = frozenset({"ttlMs", "cacheScope"})
-_TRANSLATED = _ENVELOPE | {"resultType", "_meta"}
+_TRANSLATED = frozenset({"resultType", "ttlMs", "cacheScope", "_meta"})
+_MODERN_MEMBERS = (b'"resultType"', b'"_meta"', b'"ttlMs"', b'"cacheScope"')
 _MAX_SEARCHED = 1 << 20
-"""Bytes of a result that is searched for what must change. Reading the members of a longer one takes less
-time: up to 1.5 ms per MiB, and each of the searches up to 3 ms."""
+"""Bytes of a result that is searched for what must change. Reading the members of a longer one takes
+less time."""
 _HEADER_ERRORS = frozenset({-32020, -32022})
 """Errors about the headers of our own request."""
 
@@ -50,8 +48,10 @@ class Translation(msgspec.Struct, frozen=True):
     """Whether both speak the same legacy revision, so that nothing changes."""
     narrows: bool
     """Whether the server may send what the client's revision does not know."""
-    suspects: tuple[bytes, ...]
-    """A result without any of these needs no parsing. An escape may spell each of them differently."""
+    types_results: bool
+    """Whether the server's results have a type, and may be unfinished."""
+    suspects: tuple[bytes, ...] = ()
+    """The content of a result without any of these is known to the client's revision."""
 
     def params(self, method: str, params: bytes) -> bytes:
         """Translate params. Raises BadFrame if they are not an object."""
@@ -61,59 +61,76 @@ class Translation(msgspec.Struct, frozen=True):
             return _drop_param(params, "task")
         return params
 
+    def final_result(self, method: str, result: Raw) -> Raw | bytes | None:
+        """Translate a result as it came from the server. Return None if it is not the final one."""
+        if self.from_modern:
+            return self._result_of_modern(method, result, is_final=False)
+        if self.types_results and result_type(result) != "complete":
+            return None
+        return self.result(method, result)
+
     def result(self, method: str, result: Raw) -> Raw | bytes:
-        """Translate a result. What cannot be parsed passes unchanged."""
-        if self.to_modern and self.from_modern:
-            return _ensure_result_type(result)
-        if not (self.to_modern or self.from_modern or (self.narrows and method in _WITH_CONTENT)):
+        """Translate a final result. What cannot be parsed passes unchanged."""
+        if self.from_modern:
+            return self._result_of_modern(method, result, is_final=True) or result
+        if self.to_modern:
+            if any(word in bytes(result) for word in _MODERN_MEMBERS):
+                return self._change(method, bytes(result))
+            return _add_envelope(method, bytes(result))
+        if not (self.narrows and method in _WITH_CONTENT):
             return result
         data = bytes(result)
-        if len(data) <= _MAX_SEARCHED:
-            for word in self.suspects:  # a generator would take three times as long
-                if word in data:
-                    break
-            else:
-                if self.to_modern:
-                    return _add_envelope(method, data)
-                if not self.from_modern:
-                    return data
-                if data.startswith(_COMPACT_ENVELOPE):
-                    return b"{" + data[len(_COMPACT_ENVELOPE) :]
-        return run_steps(self._change(method, data))
+        return self._change(method, data) if self._is_suspect(data) else data
 
-    def result_in_steps(self, method: str, result: Raw) -> Steps[Raw | bytes]:
-        """Do the same as `result`, for a large result: read its members without searching it first."""
-        if self.to_modern and self.from_modern:
-            return (yield from _ensure_result_type_in_steps(result))
-        if not (self.to_modern or self.from_modern or (self.narrows and method in _WITH_CONTENT)):
-            return result
-        data = bytes(result)
-        yield
-        return (yield from self._change(method, data))
+    def _result_of_modern(self, method: str, result: Raw, *, is_final: bool) -> Raw | bytes | None:
+        """Translate a modern server's result; return None if it is not final.
 
-    def _change(self, method: str, data: bytes) -> Steps[bytes]:
-        """Translate a result that probably has to be changed."""
+        If nothing else differs, what the revision adds at the top is cut off, and all other bytes are kept.
+        """
         try:
-            members = yield from wire.members_in_steps(data)
+            head = _decode_head(result)
+        except DECODE_ERRORS:
+            return result  # the client reports the error
+        if not is_final and head.kind is not ABSENT and bytes(head.kind) != b'"complete"':
+            return None
+        if self.to_modern:
+            if head.kind is not ABSENT:
+                return result
+            return _prepend_members(b'{"resultType":"complete"', bytes(result))
+        if self.narrows and method in _WITH_CONTENT:
+            if self.client < R4:
+                data = bytes(result)
+                if self._is_suspect(data):
+                    return self._change(method, data)
+            elif head.structured is not ABSENT and bytes(head.structured)[:1] != b"{":
+                return self._change(method, bytes(result))
+        return _cut_envelope(result, head) or self._change(method, bytes(result))
+
+    def _is_suspect(self, data: bytes) -> bool:
+        """Return whether the content of a result may hold what the client's revision does not know."""
+        if len(data) > _MAX_SEARCHED:
+            return True
+        for word in self.suspects:  # a generator would take three times as long
+            if word in data:
+                return True
+        return False
+
+    def _change(self, method: str, data: bytes) -> bytes:
+        """Translate a result of which more has to be changed than what `result` can cut off or add."""
+        try:
+            members = wire.members(data)
         except BadFrame:
             return data
-        yield
         narrowed = None
         if self.narrows and method in _WITH_CONTENT and needs_narrowing(method, members, self.client):
-            narrowed = yield from narrow_content(method, members, self.client)
-            yield
-        if narrowed is None:
-            if not members.keys() & _TRANSLATED:
-                return _add_envelope(method, data) if self.to_modern else data
-            if self.from_modern and (plain := _strip_envelope(data, members)) is not None:
-                return plain
-        else:
-            members = narrowed
+            narrowed = narrow_content(method, members, self.client)
+        if narrowed is None and not members.keys() & _TRANSLATED:
+            return _add_envelope(method, data) if self.to_modern else data
+        members = members if narrowed is None else narrowed
         if self.from_modern or self.to_modern:
             for name in ("resultType", "ttlMs", "cacheScope"):
                 members.pop(name, None)
-        yield from strip_reserved_in_steps(members)
-        yield
+        strip_reserved(members)
         return wire.join_members(members, _envelope(method) if self.to_modern else b"{")
 
     def error(self, method: str, error: Raw) -> Raw | bytes:
@@ -144,23 +161,89 @@ def translation(client: str, server: str) -> Translation:
         from_modern=server >= R5,
         same=client == server and client < R5,
         narrows=client < server,
+        types_results=server >= R5,
         suspects=_suspects(client, server),
     )
 
 
 def _suspects(client: str, server: str) -> tuple[bytes, ...]:
-    """Return what a result from `server` may contain that has to be changed for `client`."""
-    words = [b"\\u00"]
-    if server >= R5 or client >= R5:
-        words += [b'"_meta"', b'"ttlMs"', b'"cacheScope"']
-    if client >= R5:
-        words += [b'"resultType"']
+    """Return what the content of a result from `server` may contain that has to be changed for `client`."""
+    words: list[bytes] = []
     if client < server:
         words += [b'"structuredContent"']
         words += [b'"icons"'] if client < R4 else []
         words += [b'"_meta"', b'"lastModified"', b'"resource_link"'] if client < R3 else []
         words += [b'"audio"'] if client < R2 else []
-    return tuple(dict.fromkeys(words))
+    return tuple(words)
+
+
+class _Head(msgspec.Struct, gc=False):
+    """The members of a modern server's result that may have to be changed."""
+
+    kind: Raw = msgspec.field(default=ABSENT, name="resultType")
+    meta: Raw = msgspec.field(default=ABSENT, name="_meta")
+    ttl: Raw = msgspec.field(default=ABSENT, name="ttlMs")
+    scope: Raw = msgspec.field(default=ABSENT, name="cacheScope")
+    structured: Raw = msgspec.field(default=ABSENT, name="structuredContent")
+
+
+class _Kind(msgspec.Struct, gc=False):
+    kind: Raw = msgspec.field(default=ABSENT, name="resultType")
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_names = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def result_type(result: Raw) -> str:
+    """Return the `resultType` of a modern server's result; `complete` if it has none."""
+    try:
+        kind = _decode_kind(result).kind
+    except DECODE_ERRORS:
+        return "complete"  # the next parser reports the error
+    if kind is ABSENT or bytes(kind) == b'"complete"':
+        return "complete"
+    try:
+        return msgspec.json.decode(kind, type=str)
+    except DECODE_ERRORS:
+        return shorten(bytes(kind), 40)
+
+
+def _cut_envelope(result: Raw, head: _Head) -> bytes | None:
+    """Return a result without the members that its revision added; all other bytes are kept.
+
+    Return None if something of `_meta` must be kept, or if these members are elsewhere than at the beginning or
+    the end, where servers put them.
+    """
+    kind, meta = bytes(head.kind), bytes(head.meta)
+    if head.ttl is not ABSENT or head.scope is not ABSENT:
+        return None
+    view = memoryview(result)
+    first, last = 1, len(view) - 1
+    added = [b',"resultType":' + kind] if kind else []
+    if meta:
+        try:
+            for name in _decode_names(meta):
+                if not name.startswith(RESERVED_PREFIX):
+                    return None
+        except DECODE_ERRORS:
+            return None
+        added.append(b',"_meta":' + meta)
+    while added:
+        for member in added:
+            # Whole members before the last brace are at the top level.
+            if view[last - len(member) : last] == member:
+                last -= len(member)
+                added.remove(member)
+                break
+        else:
+            beginning = b'{"resultType":%b,' % kind
+            if len(added) > 1 or view[: len(beginning)] != beginning:
+                return None
+            first = len(beginning)
+            break
+    return b"".join((b"{", view[first:last], b"}"))
 
 
 @functools.lru_cache(maxsize=16)
@@ -173,16 +256,8 @@ def no_translation(server: str) -> Translation:
         from_modern=False,
         same=True,
         narrows=False,
-        suspects=(),
+        types_results=server >= R5,
     )
-
-
-def _strip_envelope(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
-    """Return the result without the envelope's members, other bytes kept; None if that needs re-encoding."""
-    found = COMPLETE_FIRST.match(result)
-    if found is None or members.keys() & _ENVELOPE or ("_meta" in members and has_reserved(members["_meta"])):
-        return None
-    return b"{" + result[found.end() :]
 
 
 def _translate_code(method: str, code: int, *, to_modern: bool, from_modern: bool) -> int:
@@ -218,37 +293,6 @@ def _prepend_members(head: bytes, body: bytes) -> bytes:
         return body  # not a valid result in any revision: the client sees what the server sent
     rest = body[1:].lstrip()
     return head + (b"," if rest[:1] != b"}" else b"") + rest
-
-
-def _ensure_result_type(result: Raw) -> Raw | bytes:
-    """Add `resultType` to a modern server's result if it is missing: it is required, a client may insist on
-    it, and a client of the server itself would take its absence as `complete`."""
-    if COMPLETE_FIRST.match(result):
-        return result
-    data = bytes(result)
-    if b'"resultType"' in data or b"\\u00" in data:
-        try:
-            if "resultType" in wire.members(result):
-                return result
-        except BadFrame:
-            return result
-    return _prepend_members(b'{"resultType":"complete"', data)
-
-
-def _ensure_result_type_in_steps(result: Raw) -> Steps[Raw | bytes]:
-    """Do the same as `_ensure_result_type`, for a large result."""
-    if COMPLETE_FIRST.match(result):
-        return result
-    data = bytes(result)
-    yield
-    try:
-        members = yield from wire.members_in_steps(data)
-    except BadFrame:
-        return result
-    if "resultType" in members:
-        return result
-    yield
-    return _prepend_members(b'{"resultType":"complete"', data)
 
 
 def _drop_param(params: bytes, name: str) -> bytes:

@@ -33,7 +33,7 @@ from mcpd.transports.outgoing_request import (
 )
 from mcpd.wire import message as wire
 from mcpd.wire.limits import DroppedMessage, is_response
-from mcpd.wire.message import ABSENT, BadFrame, Message, request_with_meta
+from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, Message, request_with_meta
 
 log = logging.getLogger("mcpd.link")
 _batch = batch()
@@ -149,8 +149,11 @@ class RequestMultiplexer:
             frame = request_with_meta(key, method, params, exchange.meta or self._meta, plain=plain)
         if full:
             self._queue.append((exchange, frame))
-        else:
+        elif self.tap is not None or exchange.long_lived:
             self._send(exchange, frame)
+        else:
+            self._pending[key] = exchange
+            self._send_request(exchange, frame)
 
     def stop_accepting(self, error: McpdError) -> None:
         self._refusal, self._max_in_flight = error, 0  # so that `submit` needs no further check
@@ -264,9 +267,10 @@ class RequestMultiplexer:
         """
         if message is None:
             try:
-                message = wire.parse(line)
-            except BadFrame:
-                self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
+                is_plain = line.isascii() and len(line) <= MAX_ID
+                message = wire.decode_envelope(line) if is_plain else wire.parse(line)
+            except DECODE_ERRORS:
+                self._receive_unusual(line, exchange, may_be_batch=may_be_batch)
                 return
         if self.tap is not None:
             self.tap("←", line)
@@ -279,6 +283,15 @@ class RequestMultiplexer:
             self._receive_unmatched(message, line)
         else:
             self._deliver_response(answered, message, line)
+
+    def _receive_unusual(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
+        """Receive what is not one message, or needs a repair."""
+        try:
+            message = wire.parse(line)
+        except BadFrame:
+            self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
+        else:
+            self.receive(line, exchange, message=message)
 
     async def receive_in_turns(self, line: bytes, exchange: Exchange | None = None) -> None:
         """Do the same as `receive` for a large frame, but let other tasks run between the steps."""

@@ -29,7 +29,7 @@ from mcpd.gateway.views import View
 from mcpd.io.turns import in_turns, rest
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, LongId, Message
+from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, LongId, Message
 
 _MAX_SESSIONS = 8
 _LARGE = 1 << 20
@@ -101,7 +101,7 @@ class McpHandler:
         """Return the session for the modern requests of this connection."""
         session = self._sessions.get(scope)
         if session is not None:
-            if legacy.same_view(view, session.view):
+            if view is session.view or legacy.same_view(view, session.view):
                 return session
             session.close("the server was removed")
         elif len(self._sessions) >= _MAX_SESSIONS:
@@ -172,7 +172,12 @@ class _PostRoute:
         if len(body) > _LARGE:
             self._handler.spawn(partial(self._serve_large, body, exchange))
         elif (parsed := self._parse(body, exchange)) is not None:
-            self._receive(*parsed, exchange)
+            view, message = parsed
+            if self._is_modern and message.method and message.id is not ABSENT:  # the usual case
+                session = self._handler.modern_session(self._scope, view)
+                modern.handle_request(message, exchange, session, self._check)
+            else:
+                self._receive(view, message, exchange)
 
     async def _serve_large(self, body: bytes, exchange: HttpExchange) -> None:
         """Parse it in turns of its own, since each look at it takes up to 2 ms per MiB."""
@@ -199,6 +204,11 @@ class _PostRoute:
             view = self._current_view()
             if message is not None:
                 return view, message
+            if body[:1] == b"{" and body.isascii() and len(body) <= MAX_ID:  # see `decode_envelope`
+                try:
+                    return view, wire.decode_envelope(body)
+                except DECODE_ERRORS:
+                    pass  # `parse` repairs it, or says what is wrong
             if body.lstrip(b" \t\r\n")[:1] == b"[":
                 self._receive_batch(view, parse_batch(body), exchange)
                 return None

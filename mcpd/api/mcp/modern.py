@@ -49,6 +49,7 @@ class _RequestParams(msgspec.Struct, gc=False):
     taskId: Raw | UnsetType = UNSET  # the name in the protocol
 
 
+_KEY_AT = len(wire.ENVELOPE_START)
 _decode = msgspec.json.Decoder(_RequestParams).decode
 _text = msgspec.json.Decoder(str).decode
 
@@ -108,7 +109,10 @@ class HeaderCheck:
         if given is not UNSET and len(given) > _MAX_NAME:
             text = f"`{named_by}` has {len(given)} bytes, and mcpd accepts at most {_MAX_NAME}"
             raise RequestMismatch(INVALID_PARAMS, text)
-        name = None if given is UNSET else _decode_string(given)
+        try:
+            name = None if given is UNSET else _text(given)
+        except msgspec.MsgspecError:
+            name = None
         if (name is not None or given is UNSET) and (name is None or name != self._plain_name):
             _check_header(self._head, "Mcp-Name", name)
         if message.method == "tools/call" and name is not None:
@@ -118,13 +122,6 @@ class HeaderCheck:
 def _utf8(head: Head, name: bytes) -> str | None:
     value = head.headers.get(name)
     return None if value is None else value.decode("utf-8", "replace")
-
-
-def _decode_string(raw: Raw) -> str | None:
-    try:
-        return _text(raw)
-    except msgspec.MsgspecError:
-        return None
 
 
 def _check_header(head: Head, header: str, expected: str | None) -> None:
@@ -156,7 +153,8 @@ def _check_parameters(head: Head, message: Message, name: str, view: View) -> No
         except McpdError:
             return  # the gateway reports the error
         server, name = route.server, route.tool
-    schema = None if server.catalog is None else server.catalog.annotated_tools.get(name)
+    catalog = server.catalog
+    schema = None if catalog is None else catalog.annotated_tools.get(name)
     if schema is None:
         return
     try:
@@ -202,7 +200,9 @@ class ModernReply:
             exchange.write(sse_event(frame))
             exchange.end()
         else:
-            exchange.respond(STATUS.get(code or _error_code(frame, self._key), 200), frame)
+            if not code and frame.startswith(b',"error":', _KEY_AT + len(self._key)):
+                code = _error_code(frame)  # the server's
+            exchange.respond(STATUS.get(code, 200), frame)
 
     def drop(self) -> None:
         """No-op: the request was cancelled because the client disconnected."""
@@ -219,10 +219,8 @@ class ModernReply:
         self._session.cancel(self._key, "the client disconnected")
 
 
-def _error_code(frame: bytes, key: bytes) -> int:
-    """Return the code of a server's error response to the request `key`; 0 for a result."""
-    if not frame.startswith(b',"error":', len(wire.ENVELOPE_START) + len(key)):
-        return 0
+def _error_code(frame: bytes) -> int:
+    """Return the code of an error response."""
     try:
         error = wire.value(wire.members(frame).get("error", Raw(b"null")))
     except BadFrame:
@@ -240,4 +238,4 @@ def handle_request(
     except RequestMismatch as error:
         respond_error(exchange, STATUS[error.code], str(error), code=error.code, key=message.key)
     else:
-        session.receive(message, ModernReply(exchange, session, message.key))
+        session.receive(message, ModernReply(exchange, session, bytes(message.id)))

@@ -18,9 +18,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.model.errors import InputNeeded, InvalidArguments, McpdError, Problem, ProtocolViolation
-from mcpd.model.steps import Steps
-from mcpd.model.text import shorten
-from mcpd.protocol.revision_translation import COMPLETE_FIRST, translate_request
+from mcpd.protocol.revision_translation import translate_request
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -38,35 +36,6 @@ class InputRequired(msgspec.Struct, frozen=True):
     questions: Mapping[str, Raw]
     state: Raw | None
     """The server's `requestState`, byte for byte."""
-
-
-def result_type(result: Raw) -> str:
-    """Return the `resultType` of a modern result; `complete` if it has none."""
-    data = bytes(result)
-    if (
-        data.startswith(b'{"resultType":"complete"')
-        or COMPLETE_FIRST.match(data)
-        or (data.find(b'"resultType"') < 0 and data.find(b"\\u") < 0)
-    ):
-        return "complete"
-    return _read_type(data)
-
-
-def result_type_in_steps(result: Raw) -> Steps[str]:
-    """Do the same as `result_type`, for a large result: read its members without searching it first."""
-    if COMPLETE_FIRST.match(result):
-        return "complete"
-    data = bytes(result)
-    yield
-    return _read_type(data)
-
-
-def _read_type(data: bytes) -> str:
-    try:
-        kind = wire.value(wire.members(data).get("resultType", b'"complete"'))
-    except BadFrame:
-        return "complete"  # the next parser reports the error
-    return kind if isinstance(kind, str) else shorten(repr(kind), 40)
 
 
 def parse_input_required(call: Call, result: Raw) -> InputRequired:

@@ -1,0 +1,172 @@
+"""Count what a call costs inside the daemon: Python calls and bytecode instructions, which no load changes.
+
+    python -m benchmarks.counts [--check] [--calls]
+
+The daemon is stopped, gets IN_FLIGHT requests of `tools/call`, continues, and all answers are read. The
+server withholds its answers until it has all requests. What the daemon does later is not part of a call and
+not counted: it writes the lines of the call log a few times per second. `--check` compares the counts with
+the limits and exits with 1 if one is exceeded; `--calls` counts only calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import attrs
+
+from benchmarks.daemon import Daemon, on_pipes, running
+from benchmarks.figures import IN_FLIGHT
+from benchmarks.http_endpoint import new_session
+from benchmarks.http_load import Direct
+from benchmarks.load import LIMIT, SAME, OnLine, Wrong, aggregated, attached, bridged, control
+from benchmarks.stages import RULE
+
+TOGETHER = f"together={IN_FLIGHT}"
+BATCHES = 5
+_PAUSE = 0.4
+"""Seconds after which the daemon has written its call log."""
+SERVERS = 200
+"""Servers of the aggregate."""
+
+Open = Callable[[ExitStack, Daemon], "OnLine | Direct"]
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """One way of a call through the daemon, and the most that a call may cost there."""
+
+    calls: float
+    """The limit of Python calls for a call."""
+    instructions: float
+    """The limit of bytecode instructions for a call."""
+    open: Open
+    stub: str = ""
+    """An argument of the stub."""
+    servers: int = 1
+    http: bool = False
+    settings: Mapping[str, object] = attrs.field(factory=dict)
+
+
+def _attach(version: str) -> Open:
+    return lambda held, daemon: OnLine(held.enter_context(attached(daemon.socket, "stub-1", version)))
+
+
+def _aggregate(held: ExitStack, daemon: Daemon) -> OnLine:
+    return OnLine(held.enter_context(aggregated(daemon.socket)), prefix="stub-1__")
+
+
+def _control(held: ExitStack, daemon: Daemon) -> OnLine:
+    return OnLine(held.enter_context(control(daemon.socket)), "stub-1")
+
+
+def _bridge(held: ExitStack, daemon: Daemon) -> OnLine:
+    return OnLine(held.enter_context(bridged(daemon.environ, "stub-1")))
+
+
+def _http(era: str) -> Open:
+    path = b"/servers/stub-1/mcp"
+
+    def connect(held: ExitStack, daemon: Daemon) -> Direct:
+        session = new_session(daemon.http, path) if era == "legacy" else b""
+        return held.enter_context(closing(Direct(daemon.http, era, path=path, session=session)))
+
+    return connect
+
+
+ROUTES = {
+    "same revision, `readOnlyHint`": Route(calls=99, instructions=9999, stub="kindest", open=_attach(SAME)),
+    "same revision, undeclared tool": Route(calls=99, instructions=9999, stub="legacy", open=_attach(SAME)),
+    "usual case: server one revision newer": Route(calls=99, instructions=9999, open=_attach(SAME)),
+    "aggregate of 200 servers": Route(calls=99, instructions=9999, servers=SERVERS, open=_aggregate),
+    "`mcpd/call`": Route(calls=99, instructions=9999, open=_control),
+    "bridge, in the daemon": Route(calls=99, instructions=9999, open=_bridge),
+    "HTTP, 2025-11-25": Route(calls=99, instructions=9999, http=True, open=_http("legacy")),
+    "HTTP, 2026-07-28": Route(calls=99, instructions=9999, http=True, open=_http("modern")),
+    "one policy": Route(calls=99, instructions=9999, open=_attach(SAME), settings={"policies": [RULE]}),
+}
+
+
+def count(route: Route, what: str, *, shows_functions: bool = False) -> float:
+    """Return the `calls` or `instructions` for one call on a route.
+
+    `shows_functions`: print the part of each function in the last batch.
+    """
+    with ExitStack() as held, tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
+        file = Path(home, "count")
+        arguments = [route.stub] if route.stub else []
+        daemon = held.enter_context(
+            running(
+                on_pipes(route.servers, *arguments, TOGETHER),
+                http=route.http,
+                settings=route.settings,
+                command=("-m", "benchmarks.counted_daemon", what, str(file)),
+            )
+        )
+        way = route.open(held, daemon)
+        counts, found = [], list[tuple[int, str]]()
+        for _ in range(BATCHES + 1):
+            time.sleep(_PAUSE)
+            os.kill(daemon.pid, signal.SIGUSR1)
+            _read(file)  # it counts now
+            os.kill(daemon.pid, signal.SIGSTOP)
+            _wait_stopped(daemon.pid)
+            with way.batch(IN_FLIGHT):
+                os.kill(daemon.pid, signal.SIGCONT)
+            os.kill(daemon.pid, signal.SIGUSR2)
+            found = _read(file)
+            counts.append(sum(number for number, _ in found) / IN_FLIGHT)
+        if shows_functions:
+            for number, name in found:
+                print(f"{number / IN_FLIGHT:9.2f} {name}")
+        return statistics.median(counts[1:])  # the first one includes what is made once for a client
+
+
+def _read(file: Path) -> list[tuple[int, str]]:
+    deadline = time.monotonic() + LIMIT
+    while not file.exists():
+        if time.monotonic() > deadline:
+            raise Wrong("the daemon did not write its count")
+        time.sleep(0.01)
+    lines = [line.split(" ", 1) for line in file.read_text().splitlines()]
+    file.unlink()
+    return [(int(number), name) for number, name in lines]
+
+
+def _wait_stopped(pid: int) -> None:
+    while ") T " not in Path(f"/proc/{pid}/stat").read_text():
+        time.sleep(0.001)
+
+
+def main() -> int:
+    flags = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    flags.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
+    flags.add_argument("--calls", action="store_true", help="count only Python calls")
+    flags.add_argument("--only", help="routes whose name contains this text")
+    flags.add_argument("--functions", action="store_true", help="show the part of each function")
+    given = flags.parse_args()
+    exceeded = False
+    for name, route in ROUTES.items():
+        if given.only and given.only not in name:
+            continue
+        limits = {"calls": route.calls, "instructions": route.instructions}
+        for what in ("calls",) if given.calls else ("calls", "instructions"):
+            found = count(route, what, shows_functions=given.functions)
+            is_over = found > limits[what]
+            exceeded |= is_over
+            print(
+                f"{name:42}{what:14}{found:9.1f}  (at most {limits[what]:g}{': EXCEEDED' if is_over else ''})"
+            )
+    return 1 if exceeded and given.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
