@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import socket as sockets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext, suppress
 
 import trio
@@ -27,7 +27,7 @@ from mcpd.process.memory import trim_heap_soon
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
-from mcpd.wire.message import ABSENT, DECODE_ERRORS, INVALID_REQUEST, MAX_ID, BadFrame, LongId, Message
+from mcpd.wire.message import ABSENT, DECODE_ERRORS, INVALID_REQUEST, MAX_ID, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
 _NOT_READING = "client %d does not read its responses; closing its connection"
@@ -160,7 +160,6 @@ class SocketConnection:
                 self._refuse_dropped()
             if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
                 trim_heap_soon()
-                return self._handle_in_turns(lines)
             if len(lines) > 1:
                 return map(self._handle_line, lines)
             for line in lines:
@@ -174,22 +173,6 @@ class SocketConnection:
             body = wire.error_body(INVALID_REQUEST, f"a message with {message.reason} is not accepted")
             self._send(wire.error(message.request_id(), body))
         self._splitter.dropped.clear()
-
-    def _handle_in_turns(self, lines: Sequence[bytes]) -> Iterator[None]:
-        """Handle the lines, of which the first is large: parse it in a turn of its own."""
-        try:
-            message = yield from wire.parse_in_steps(lines[0])
-        except LongId as error:
-            self._refuse(error)
-        except BadFrame:
-            yield
-            self._handle_line(lines[0])
-        else:
-            yield
-            self._handle_line(lines[0], message)
-        for line in lines[1:]:
-            yield
-            self._handle_line(line)
 
     def _refuse(self, error: BadFrame) -> None:
         body = wire.error_body(error.code, f"not a JSON-RPC message: {error}")

@@ -34,7 +34,7 @@ from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.companions import LegacyCompanions
 from mcpd.calls.editor_login import LoginLinks, NotifyComplete
-from mcpd.calls.limits import LARGE, SMALL, ArgumentBudget, ConnectingCalls, KeptMessages
+from mcpd.calls.limits import SMALL, ArgumentBudget, ConnectingCalls, KeptMessages
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.open_questions import OpenQuestions
 from mcpd.calls.questions.rounds import StateSigner, UrlElicitations
@@ -46,7 +46,7 @@ from mcpd.calls.turns import CallTurns, release_turn
 from mcpd.config.settings import Settings
 from mcpd.io.outbox import batch
 from mcpd.io.reader import traffic
-from mcpd.io.turns import rest, take_turn
+from mcpd.io.turns import take_turn
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
@@ -144,8 +144,6 @@ class CallEngine:
             if (upstream := server.upstream) is None:
                 self._connecting.add(call)
                 self._start_work(call, partial(self._prepare, call))
-            elif len(params) > LARGE:
-                self._start_work(call, partial(self._prepare, call))
             elif route.stages:
                 self._run_stages(call)
             else:
@@ -221,15 +219,11 @@ class CallEngine:
         """Wait for `pending`, run the stages behind it, and send the call."""
         answer = None if pending is None else await pending()
         while answer is None and (stage := next(stages, None)) is not None:
-            if len(call.params) > LARGE:
-                await rest()
             await trio.lowlevel.checkpoint_if_cancelled()  # nobody would tell the stage that the call ended
             found = stage.before(call)
             answer = await found() if callable(found) else found
         if call.server.upstream is None:
             await self._operations.wait_ready(call.server)
-        if len(call.params) > LARGE:
-            await rest()
         await trio.lowlevel.checkpoint()
         if answer is None:
             self._send(call, self._connection(call.server))

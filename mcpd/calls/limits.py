@@ -62,9 +62,6 @@ class ByteBudget:
 
 SMALL = 16 * 1024
 """Bytes of arguments that are not counted; `maxQueued` limits how many such calls can wait."""
-LARGE = 2 * 1024 * 1024
-"""Bytes of params, of a result, or of an error that are not looked at in the turn in which they arrived: each
-look takes up to 3 ms per MiB, as reading the envelope did."""
 
 
 class ArgumentBudget:

@@ -119,15 +119,11 @@ class AggregateServer:
             end = params.find(b'"', 9) + 1  # usually the name is the first member
             known = self._index().known_calls.get(params[:end])
             if known is not None and is_name_unique(params):
-                server, own, first = known
-                owner = self._core.supervisor.get(server)
+                name, own, first = known
+                owner = self._core.supervisor.get(name)
                 return Target(server=owner, params=first + params[end:], tool=own)
-        return run_steps(self.route_in_steps(method, params))
-
-    def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
         try:
-            members = yield from wire.members_in_steps(params or b"{}")
-            yield
+            members = wire.members(params or b"{}")
             if method == "resources/read":
                 public = wire.string(members, "uri")
                 server, uri = self.resource(public)

@@ -60,7 +60,6 @@ METHODS = SessionMethods(
     legacy.NOTIFICATIONS,
     lists.answer_list,
     modern.apply_request_meta,
-    modern.read_request_meta,
 )
 
 

@@ -60,7 +60,14 @@ def apply_request_meta(request: ClientRequest) -> None:
         meta = bytes(_decode_meta(params).meta)
     except wire.DECODE_ERRORS as error:
         raise BadFrame(str(error)) from None
-    if not meta or read_request_meta(request, meta):
+    if not meta:
+        return
+    request.progress_token, context, says_more = (
+        _parse_meta(meta) if len(meta) <= _MAX_CACHED_META else _parse_meta.__wrapped__(meta)
+    )
+    if context is not None:
+        request.context = context
+    if says_more:
         return
     first = b'{"_meta":%b,' % meta
     if params.startswith(first):
@@ -71,17 +78,6 @@ def apply_request_meta(request: ClientRequest) -> None:
         params = msgspec.json.encode(members)
     request.params = params
     request.has_no_meta = not may_have_meta(params)
-
-
-def read_request_meta(request: ClientRequest, meta: bytes) -> bool:
-    """Read the `_meta` of a request, and return whether something else is in it. Raises as
-    `apply_request_meta`."""
-    request.progress_token, context, says_more = (
-        _parse_meta(meta) if len(meta) <= _MAX_CACHED_META else _parse_meta.__wrapped__(meta)
-    )
-    if context is not None:
-        request.context = context
-    return says_more
 
 
 @functools.lru_cache(maxsize=128)

@@ -12,9 +12,6 @@ from msgspec import Raw
 
 from mcpd.calls.call import ResponseCallback, Spawn, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
-from mcpd.calls.routes import Target
-from mcpd.gateway.views import View
-from mcpd.io.turns import in_turns, rest
 from mcpd.model.errors import McpdError, Overloaded, SchemaViolation
 from mcpd.protocol.revision_translation import R4, R5
 from mcpd.wire import message as wire
@@ -152,37 +149,6 @@ class ClientRequests:
         questions, self._pending = list(self._pending.values()), {}
         for answered in questions:
             answered(None)
-
-
-_SHORT_MEMBERS = frozenset({"name", "uri", "ref", "_meta", "requestState"})
-_MAX_SHORT_MEMBER = 1024 * 1024
-"""Bytes of those members of params that mcpd reads, compares, or signs."""
-
-
-async def route_large_request(
-    request: ClientRequest, view: View, read_request_meta: Callable[[ClientRequest, bytes], bool]
-) -> Target:
-    """Apply the `_meta` of the params, remove what is not for the server, and return where they go, with
-    rests between the looks at them. Raises McpdError, BadFrame.
-
-    `read_request_meta`: see `SessionMethods`.
-    """
-    members = await in_turns(wire.members_in_steps(request.params))
-    for name in _SHORT_MEMBERS & members.keys():
-        if (size := len(members[name])) > _MAX_SHORT_MEMBER:
-            raise BadFrame(f"`{name}` has {size} bytes, and mcpd accepts at most {_MAX_SHORT_MEMBER}")
-    tool = wire.string_or(members, "name")
-    meta = bytes(members.pop("_meta", b""))
-    keeps_meta = bool(meta) and read_request_meta(request, meta)
-    request.has_no_meta = not keeps_meta
-    if meta and not keeps_meta:
-        await rest()
-        request.params = wire.join_members(members)
-    target = await in_turns(view.route_in_steps(request.method, request.params))
-    if request.method == "tools/call" and not target.tool:
-        target = msgspec.structs.replace(target, tool=tool)
-    await rest()
-    return target
 
 
 log = logging.getLogger("mcpd.gateway")

@@ -35,13 +35,12 @@ from mcpd.calls.client_context import (
     forwarded_capabilities,
 )
 from mcpd.calls.engine import CallEngine
-from mcpd.calls.limits import LARGE
 from mcpd.calls.policy import Policies, refuse_denied
 from mcpd.calls.questions.router import ANSWER_TIMEOUT
 from mcpd.calls.routes import Target
 from mcpd.gateway.facts import ServerCallCounts, SessionFacts, VisibleEntries
 from mcpd.gateway.instances import DedicatedServers
-from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_response, route_large_request
+from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_response
 from mcpd.gateway.subscriptions import ClientSubscriptions
 from mcpd.gateway.views import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError, ProtocolViolation
@@ -67,6 +66,8 @@ DEFAULT_LOG_LEVEL = "info"
 """The log level of a modern server's messages for a legacy client that did not set one."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
+_MAX_OWN_PARAMS = 2 * 1024 * 1024
+"""Bytes of params that mcpd decodes itself."""
 _MAX_METHOD = 1000
 """Characters of a method that mcpd does not know, but forwards."""
 _VALID_ID_START = frozenset(b'"-0123456789')
@@ -111,8 +112,6 @@ class SessionMethods(msgspec.Struct, frozen=True):
     answer_list: Callable[[ClientSession, ClientRequest], None]
     apply_request_meta: Callable[[ClientRequest], None]
     """See `modern.apply_request_meta`."""
-    read_request_meta: Callable[[ClientRequest, bytes], bool]
-    """See `modern.read_request_meta`."""
 
     def is_known(self, method: str) -> bool:
         """Return whether `method` is one of the protocol's own methods."""
@@ -195,8 +194,12 @@ class ClientSession:
             self.respond_error(request, _INVALID_REQUEST, "a request with this id is still in progress")
             return
         try:
-            if len(params) > LARGE and self._methods.is_known(method):
-                self._receive_large(request)
+            if len(params) > _MAX_OWN_PARAMS and method not in _FORWARDED and self._methods.is_known(method):
+                size = len(params)
+                text = (
+                    f"the params of {method} have {size} bytes; at most {_MAX_OWN_PARAMS} are accepted here"
+                )
+                self.respond_error(request, _INVALID_PARAMS, text)
                 return
             if params.find(b'_meta"') >= 0 or params.find(b"\\u") >= 0:  # see `may_have_meta`
                 self._methods.apply_request_meta(request)
@@ -221,22 +224,6 @@ class ClientSession:
             self._forward(request, self.view.route(request.method, request.params))
         else:
             self._methods.answer_list(self, request)
-
-    def _receive_large(self, request: ClientRequest) -> None:
-        if request.method in _FORWARDED:
-            self.spawn_request(request, lambda: self._forward_large(request))
-        else:
-            size = len(request.params)
-            text = f"the params of {request.method} have {size} bytes; mcpd accepts at most {LARGE} here"
-            self.respond_error(request, _INVALID_PARAMS, text)
-
-    async def _forward_large(self, request: ClientRequest) -> None:
-        """Do the same as `_forward`, in several turns of the event loop."""
-        if self.view.must_prepare:
-            await self.view.prepare()
-        target = await route_large_request(request, self.view, self._methods.read_request_meta)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._forward(request, target)
 
     def _forward(self, request: ClientRequest, target: Target) -> None:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""

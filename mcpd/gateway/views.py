@@ -12,7 +12,6 @@ from mcpd.calls.call import Scope, tool_name
 from mcpd.calls.editor_login import login_catalog
 from mcpd.calls.routes import DIRECT, Target
 from mcpd.model.errors import UnknownTool
-from mcpd.model.steps import Steps
 from mcpd.operations import Operations
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
@@ -79,9 +78,6 @@ class View(Protocol):
         """Return, for each of `entries`, the name of its server and the server's own name for it."""
 
     def route(self, method: str, params: bytes) -> Target: ...
-    def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
-        """Do the same as `route`, in steps, because the params are large."""
-
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Return the owner of a resource, and its own URI for it."""
 
@@ -170,10 +166,6 @@ class SingleServer(msgspec.Struct, eq=False):
         if not is_tool_allowed(spec, tool):
             raise UnknownTool(f"{spec.name}: the definition excludes this tool", server=spec.name)
         return Target(server=server, params=params, tool=tool)
-
-    def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
-        yield
-        return self.route(method, params)
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         return self.single, uri

@@ -17,12 +17,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import astuple
 
-from mcpd.model.steps import Steps
 from mcpd.model.text import count_up_to
 
-_PORTION = 1 << 20
-"""Bytes or characters of a long string that are converted in one step."""
-_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -36,49 +32,6 @@ def encode_json(value: object) -> bytes:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
         return msgspec.json.encode(_replace_surrogates(value))
-
-
-def encode_text(text: str) -> Steps[bytes]:
-    """Return a string without surrogates as JSON; a long one takes up to 4 ms per MiB."""
-    if len(text) <= _PORTION:
-        return msgspec.json.encode(text)
-    parts = [b'"']
-    for start in range(0, len(text), _PORTION):
-        parts.append(msgspec.json.encode(text[start : start + _PORTION])[1:-1])
-        yield
-    parts.append(b'"')
-    return b"".join(parts)
-
-
-def decode_text(data: bytes) -> Steps[str]:
-    """Decode a JSON string. Raises what msgspec raises. A long one takes up to 2 ms per MiB."""
-    if len(data) <= _PORTION or not (data.startswith(b'"') and data.endswith(b'"')):
-        return msgspec.json.decode(data, type=str)
-    parts = []
-    start, last = 1, len(data) - 1
-    while start < last:
-        end = _cut(data, start, start + _PORTION) if start + _PORTION < last else last
-        parts.append(msgspec.json.decode(b'"%b"' % data[start:end], type=str))
-        start = end
-        yield
-    return "".join(parts)
-
-
-def _cut(data: bytes, start: int, end: int) -> int:
-    """Return the last place until `end` where a string can be cut, given that it can be cut at `start`."""
-    while data[end] & 0xC0 == 0x80:  # inside a character
-        end -= 1
-    at = data.rfind(b"\\", end - 6, end)
-    if at < 0 or not _begins_escape(data, start, at):
-        return end
-    is_second = _PAIR.match(data, at - 6) is not None and _begins_escape(data, start, at - 6)
-    return at - 6 if is_second else at
-
-
-def _begins_escape(data: bytes, start: int, at: int) -> bool:
-    """Return whether the backslash at `at` is not itself escaped."""
-    before = data[start:at]
-    return (len(before) - len(before.rstrip(b"\\"))) % 2 == 0
 
 
 def _replace_surrogates(value: object) -> object:
@@ -190,13 +143,6 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
     return _decode_members(raw)
 
 
-def members_in_steps(data: bytes) -> Steps[dict[str, Raw]]:
-    """Do the same as `members`, in steps."""
-    _check_members(data)
-    yield
-    return _decode_members(data)
-
-
 def _check_members(raw: Raw | bytes) -> None:
     """Raise TooLarge if an object has too many members, and perhaps what msgspec raises if it is none."""
     # A member has at least four bytes.
@@ -216,12 +162,6 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     if has_more:
         raise TooLarge(f"an array with more than {limit} items")
     return found
-
-
-def items_in_steps(data: bytes) -> Steps[list[Raw]]:
-    """Do the same as `items`, in steps."""
-    yield
-    return items(data)
 
 
 def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bool]:

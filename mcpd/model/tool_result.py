@@ -8,8 +8,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.model.json_text import decode_text, encode_json, encode_text, first_items
-from mcpd.model.steps import Steps, run_steps
+from mcpd.model.json_text import first_items
 from mcpd.model.text import shorten
 
 MAX_BLOCKS = 5000
@@ -55,8 +54,6 @@ class _Block(msgspec.Struct, gc=False):
     resource: Raw = _NOTHING
 
 
-_LONG = 1 << 20
-"""Bytes of a string that is decoded in portions."""
 _decode_result = msgspec.json.Decoder(_Result).decode
 _decode_block = msgspec.json.Decoder(_Block).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -69,24 +66,17 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolR
     Violations of the specification (`content` is not a list, blocks are not objects) become warnings. Content
     blocks beyond MAX_BLOCKS are left out, with a warning.
     """
-    return run_steps(normalize_in_steps(result, warnings))
-
-
-def normalize_in_steps(result: Raw | bytes, warnings: Sequence[str] = ()) -> Steps[ToolResult]:
-    """Do the same as `normalize_result`, but yield between steps that take long for a large result."""
     notes = list(warnings)
     try:
         members = _decode_result(result)
     except _DECODE_ERRORS:
         notes.append("the server's result is not an object")
         return ToolResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
-    yield
     try:
         blocks, has_more = first_items(members.content if len(members.content) else b"[]", MAX_BLOCKS)
     except _DECODE_ERRORS:
         notes.append("the result's content is not a list")
         blocks, has_more = [], False
-    yield
     texts: list[str] = []
     others: list[Raw] = []
     malformed = 0
@@ -96,8 +86,7 @@ def normalize_in_steps(result: Raw | bytes, warnings: Sequence[str] = ()) -> Ste
         except _DECODE_ERRORS:
             malformed += 1
             continue
-        yield
-        texts.append((yield from _block_text(block)))
+        texts.append(_block_text(block))
         if _string(block.type) != "text":
             others.append(raw)
     if malformed:
@@ -109,7 +98,6 @@ def normalize_in_steps(result: Raw | bytes, warnings: Sequence[str] = ()) -> Ste
         notes.append(
             f"the result has more than {MAX_BLOCKS} content blocks; the others are in the raw result only"
         )
-    yield
     output = "\n".join(texts) if len(texts) != 1 else texts[0]
     failed = bytes(members.isError) == b"true"
     return ToolResult(
@@ -122,21 +110,6 @@ def normalize_in_steps(result: Raw | bytes, warnings: Sequence[str] = ()) -> Ste
     )
 
 
-def encode_in_steps(result: ToolResult) -> Steps[bytes]:
-    """Return the result as one line of JSON, as `codec.encode` does."""
-    output = Raw((yield from encode_text(result.output)))
-    plain = {
-        "success": result.success,
-        "output": output,
-        "data": result.data,
-        "error": output if result.error and result.error is result.output else result.error,
-        "content": result.content,
-        "warnings": result.warnings,
-    }
-    yield
-    return encode_json(plain)
-
-
 def _base64_size(data: Raw) -> int:
     """Return the bytes that a JSON string encodes in base64, without decoding it; 0 for another value."""
     text = memoryview(data)
@@ -145,37 +118,26 @@ def _base64_size(data: Raw) -> int:
     return max(0, (len(text) - 2) * 3 // 4 - bytes(text[-3:-1]).count(b"="))
 
 
-def _block_text(block: _Block) -> Steps[str]:
+def _block_text(block: _Block) -> str:
     kind = _string(block.type)
     if kind == "text":
-        return (yield from _long_string(block.text))
+        return _string(block.text)
     if kind in ("image", "audio"):
         size = _base64_size(block.data)
         return f"[{kind} {_string(block.mimeType) or 'of unknown type'}, {size} bytes]"
     if kind == "resource_link":
-        name = yield from _long_string(block.name)
-        return f"[resource {name} {yield from _long_string(block.uri)}]"
+        name = _string(block.name)
+        return f"[resource {name} {_string(block.uri)}]"
     if kind == "resource":
         try:
             inner = _decode_block(block.resource if len(block.resource) else b"{}")
         except _DECODE_ERRORS:
             inner = _Block()
         if len(inner.text):
-            return (yield from _long_string(inner.text))
-        uri = yield from _long_string(inner.uri)
+            return _string(inner.text)
+        uri = _string(inner.uri)
         return f"[resource {uri} {_string(inner.mimeType)}]".replace(" ]", "]")
     return f"[content of type {shorten(kind, 60)}]"
-
-
-def _long_string(raw: Raw) -> Steps[str]:
-    """Do the same as `_string`, in steps if the string is long."""
-    if len(raw) <= _LONG:
-        return _string(raw)
-    yield
-    try:
-        return (yield from decode_text(bytes(raw)))
-    except _DECODE_ERRORS:
-        return ""
 
 
 def _string(raw: Raw) -> str:

@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.io.turns import TurnLimit, in_turns
+from mcpd.io.turns import TurnLimit
 from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
@@ -393,8 +393,7 @@ class _ListReader:
         if self._size > MAX_LIST_BYTES:
             self._warn(f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(self.items)} entries")
             return None
-        is_large = len(page) > _LARGE_PAGE
-        members = await in_turns(wire.members_in_steps(bytes(page))) if is_large else wire.members(page)
+        members = wire.members(page)
         await self._turns.pause()
         entries, too_many = wire.first_items(members.get(self._kind.member, Raw(b"[]")), MAX_ENTRIES)
         await self._turns.pause()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 import httpx
 import trio
@@ -20,7 +19,7 @@ from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, open_client
 from mcpd.transports.http_client.connection import describe_error
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
-from mcpd.transports.mcp_http_responses import EVENT_STREAM, StreamState, read_events, receive_large_event
+from mcpd.transports.mcp_http_responses import EVENT_STREAM, StreamState, read_events
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange, OutgoingNotifications
 from mcpd.wire import message as wire
@@ -91,7 +90,6 @@ class SseChannel(RequestMultiplexer):
                 StreamState(),
                 self._max_frame,
                 self._take_event,
-                partial(receive_large_event, self, None),
             )
         except EventTooLong as error:
             return f"it sent an event with {error} (raise `maxFrame` in its definition to allow this)"

@@ -13,13 +13,10 @@ import trio
 from msgspec import Raw
 
 from mcpd.io.outbox import batch
-from mcpd.io.turns import rest
 from mcpd.model.errors import LinkLost, McpdError, ProtocolViolation
 from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection import describe_error
-from mcpd.transports.multiplexer import RequestMultiplexer
-from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
 from mcpd.wire.message import BadFrame, Message
@@ -129,41 +126,23 @@ class StreamState:
             self.retry = seconds if seconds >= _MIN_RETRY else RESUME_AFTER
 
 
-async def receive_large_event(
-    channel: RequestMultiplexer, exchange: Exchange | None, event: SseEvent
-) -> None:
-    """Handle the message in an event in turns, since each look at it takes up to 3 ms per MiB.
-
-    `exchange`: the request on whose own stream it came.
-    """
-    if event.event == "message":
-        trim_heap_soon()
-        await rest()
-        await channel.receive_in_turns(bodies.to_one_line(event.data), exchange)
-
-
 async def read_events(
     response: httpx.Response,
     heard: StreamState,
     limit: int,
     take: Callable[[SseEvent], None],
-    take_large: Callable[[SseEvent], Awaitable[None]],
 ) -> str:
     """Pass every event of a response to `take` until it ends; return why.
 
-    Events with more than LARGE bytes are passed to `take_large` instead. Raises EventTooLong for an event
-    with more than `limit` bytes of data, ProtocolViolation (also for too many bytes without an event), and
-    what the functions raise.
+    Raises EventTooLong for an event with more than `limit` bytes of data, ProtocolViolation for too many
+    bytes without an event, and what `take` raises.
     """
     decoder = SseDecoder(limit)
 
     async def feed(part: bytes) -> None:
         events = decoder.feed(part)
         if events and len(events[0].data) > LARGE:  # only the first, because a portion is short
-            large = events.pop(0)
-            heard.record(large)
-            await take_large(large)
-            del large
+            trim_heap_soon()
         with batch():
             for event in events:
                 heard.record(event)

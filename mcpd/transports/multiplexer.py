@@ -17,11 +17,9 @@ import trio
 from msgspec import Raw
 
 from mcpd.io.outbox import batch
-from mcpd.io.turns import rest
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.json_text import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.transports.base import Dialect, Inbound, NullInbound
 from mcpd.transports.outgoing_request import (
@@ -290,29 +288,6 @@ class RequestMultiplexer:
             message = wire.parse(line)
         except BadFrame:
             self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
-        else:
-            self.receive(line, exchange, message=message)
-
-    async def receive_in_turns(self, line: bytes, exchange: Exchange | None = None) -> None:
-        """Do the same as `receive` for a large frame, but let other tasks run between the steps."""
-        steps = self.receive_in_steps(line, exchange)
-        while True:
-            await rest()
-            with _batch:
-                try:
-                    next(steps)
-                except StopIteration:
-                    return
-
-    def receive_in_steps(self, line: bytes, exchange: Exchange | None = None) -> Steps[None]:
-        """Do the same as `receive` for a large frame, in steps. Each must be within a `batch()`."""
-        try:
-            message = yield from wire.parse_in_steps(line)
-        except BadFrame:
-            message = None
-        yield
-        if message is None:
-            self._receive_unparsable(line, exchange, may_be_batch=True)
         else:
             self.receive(line, exchange, message=message)
 

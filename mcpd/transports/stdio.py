@@ -7,7 +7,6 @@ import termios
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from itertools import chain
 from typing import NoReturn
 
 import msgspec
@@ -110,7 +109,6 @@ class PipeChannel(RequestMultiplexer):
             self._receive_dropped()
         if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
             trim_heap_soon()
-            return chain(self.receive_in_steps(lines[0]), map(self.receive, lines[1:]))
         if len(lines) > 1:
             return map(self.receive, lines)
         with _batch:

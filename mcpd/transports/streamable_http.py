@@ -16,7 +16,6 @@ import httpx
 import trio
 
 from mcpd.io.outbox import batch
-from mcpd.io.turns import rest
 from mcpd.model.errors import LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
@@ -37,7 +36,6 @@ from mcpd.transports.mcp_http_responses import (
     is_session_error,
     json_rpc_error,
     read_events,
-    receive_large_event,
     refuses_session,
     session_id,
 )
@@ -251,21 +249,12 @@ class HttpChannel(RequestMultiplexer):
         body = bodies.to_one_line(body)
         if len(body) > LARGE:
             trim_heap_soon()
-            await self.receive_in_turns(body, exchange)  # each look at it takes up to 3 ms per MiB
-            if self._is_pending(exchange):  # not after a rest, when a refused call may have been sent again
-                await rest()
-                self._check_answered(exchange, body)
-        else:
-            self._receive_body(exchange, body)
+        self._receive_body(exchange, body)
 
     def _receive_body(self, exchange: Exchange, body: bytes) -> None:
         """Process the document that answers a request. Raises ProtocolViolation if it does not."""
         with batch():
             self.receive(bodies.to_one_line(body), exchange)
-        self._check_answered(exchange, body)
-
-    def _check_answered(self, exchange: Exchange, body: bytes) -> None:
-        """Raise ProtocolViolation if a document has not answered the request."""
         if self._is_pending(exchange) and not self._handle_error_body(exchange, body):
             raise protocol_violation(self.name, exchange, f"with an unrelated message: {shorten(body)}")
 
@@ -328,8 +317,7 @@ class HttpChannel(RequestMultiplexer):
             if event.data and event.event == "message":
                 self.receive(bodies.to_one_line(event.data), exchange)
 
-        take_large = partial(receive_large_event, self, exchange)
-        return await read_events(response, heard, self._max_frame, take, take_large)
+        return await read_events(response, heard, self._max_frame, take)
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """Keep the stream for unsolicited messages open; return if the server offers none."""

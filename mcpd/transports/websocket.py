@@ -267,7 +267,8 @@ class WebSocketChannel(RequestMultiplexer):
         for start in range(0, len(line), _PORTION):
             counter.feed(line[start : start + _PORTION])
             await turns.pause()
-        await self.receive_in_turns(line)
+        with _batch:
+            self.receive(line)
         trim_heap_soon()
 
     def _describe(self, reason: CloseReason | None) -> str:

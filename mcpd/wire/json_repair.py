@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mcpd.model.steps import Steps, run_steps
-
 MAX_INVALID = 1_000_000
 """Invalid bytes that are replaced in one text, which takes about 15 ms."""
 MAX_SURROGATES = 100_000
@@ -30,25 +28,10 @@ def repair_json(text: bytes) -> bytes:
     Node writes unpaired surrogates (`"\\ud83d"`) when it cuts a string inside an emoji. Valid text is
     returned unchanged. A text with more errors than the limits keeps them, so that it cannot be decoded.
     """
-    return run_steps(repair_in_steps(text))
-
-
-def repair_in_steps(text: bytes) -> Steps[bytes]:
-    """Do the same as `repair_json`, in steps."""
     text = text.removeprefix(_BOM)
     if not text.isascii():
-        text = yield from _replace_invalid(text)
-    return (yield from _replace_surrogates(text))
-
-
-def check_utf_8(text: bytes) -> Steps[None]:
-    """Raise UnicodeDecodeError if the text is not UTF-8.
-
-    A text of 32 MiB with one emoji would take 128 MiB as a Python string.
-    """
-    for start, end in _portions(text):
-        text[start:end].decode()
-        yield
+        text = _replace_invalid(text)
+    return _replace_surrogates(text)
 
 
 def _portions(text: bytes) -> Iterator[tuple[int, int]]:
@@ -64,7 +47,7 @@ def _portions(text: bytes) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _replace_invalid(text: bytes) -> Steps[bytes]:
+def _replace_invalid(text: bytes) -> bytes:
     repaired = []
     replaced = 0
     for start, end in _portions(text):
@@ -78,11 +61,10 @@ def _replace_invalid(text: bytes) -> Steps[bytes]:
                 return text
             portion = sound.encode()
         repaired.append(portion)
-        yield
     return b"".join(repaired) if replaced else text
 
 
-def _replace_surrogates(text: bytes) -> Steps[bytes]:
+def _replace_surrogates(text: bytes) -> bytes:
     escapes = surrogates = 0
     for start in range(0, len(text), _PORTION):
         found = text.count(b"\\", start, start + _PORTION)
@@ -92,7 +74,6 @@ def _replace_surrogates(text: bytes) -> Steps[bytes]:
         escapes += found
         if escapes > MAX_ESCAPES or surrogates > MAX_SURROGATES:
             return text
-        yield
     if not surrogates:
         return text
     repaired = []
@@ -102,7 +83,6 @@ def _replace_surrogates(text: bytes) -> Steps[bytes]:
         end = len(text) if cut is None else cut.end()
         repaired.append(_replace_surrogates_at_once(text[start:end]))
         start = end
-        yield
     return b"".join(repaired)
 
 

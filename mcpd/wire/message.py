@@ -16,9 +16,8 @@ from msgspec import Raw
 
 from mcpd.model import json_text
 from mcpd.model.json_text import MAX_BYTES, MAX_ITEMS, MAX_VALUES, encode_json
-from mcpd.model.steps import Steps, run_steps
 from mcpd.model.text import shorten
-from mcpd.wire.json_repair import check_utf_8, repair_in_steps, repair_json
+from mcpd.wire.json_repair import repair_json
 
 ABSENT = Raw(b"")
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
@@ -97,30 +96,10 @@ def parse(line: bytes) -> Message:
         if len(line) > MAX_ID:
             check_id(message)
         return message
-    return run_steps(_parse_repaired(line, reason))
-
-
-def parse_in_steps(line: bytes) -> Steps[Message]:
-    """Do the same as `parse`, in steps."""
-    try:
-        if not line.isascii():
-            yield from check_utf_8(line)
-        message = decode_envelope(line)
-    except DECODE_ERRORS as error:
-        reason = str(error)
-    else:
-        check_id(message)
-        return message
-    yield
-    return (yield from _parse_repaired(line, reason))
-
-
-def _parse_repaired(line: bytes, reason: str) -> Steps[Message]:
-    """Parse a message that cannot be decoded for this reason."""
-    sound = yield from repair_in_steps(line)
+    sound = repair_json(line)
     if sound == line:
         raise BadFrame(f"{reason}: {shorten(line)}")
-    return (yield from parse_in_steps(sound))
+    return parse(sound)
 
 
 def method_of(line: bytes) -> str:
@@ -158,16 +137,6 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
 
 
-def items_in_steps(data: bytes) -> Steps[list[Raw]]:
-    """Do the same as `items`, in steps."""
-    try:
-        return (yield from json_text.items_in_steps(data))
-    except json_text.TooLarge as error:
-        raise TooLarge(f"{error}: {shorten(data)}") from None
-    except DECODE_ERRORS as error:
-        raise BadFrame(f"{error}: {shorten(data)}") from None
-
-
 def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bool]:
     """Return the first items of an array as `items` does, and whether there are more. Raises BadFrame."""
     try:
@@ -182,14 +151,6 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
         return json_text.members(raw)
     except DECODE_ERRORS as error:
         raise _not_an_object(raw, error) from None
-
-
-def members_in_steps(data: bytes) -> Steps[dict[str, Raw]]:
-    """Do the same as `members`, in steps."""
-    try:
-        return (yield from json_text.members_in_steps(data))
-    except DECODE_ERRORS as error:
-        raise _not_an_object(data, error) from None
 
 
 def _not_an_object(raw: Raw | bytes, error: Exception) -> BadFrame:
@@ -381,25 +342,5 @@ def strip_reserved(outer: dict[str, Raw]) -> None:
         return
     if meta:
         outer["_meta"] = Raw(msgspec.json.encode(meta))
-    else:
-        del outer["_meta"]
-
-
-def strip_reserved_in_steps(outer: dict[str, Raw]) -> Steps[None]:
-    """Do the same as `strip_reserved`, in steps."""
-    raw = outer.get("_meta")
-    if raw is None:
-        return
-    data = bytes(raw)
-    yield
-    try:
-        meta = yield from members_in_steps(data)
-    except BadFrame:
-        del outer["_meta"]
-        return
-    kept = {name: value for name, value in meta.items() if not name.startswith(RESERVED_PREFIX)}
-    yield
-    if kept:
-        outer["_meta"] = Raw(join_members(kept))
     else:
         del outer["_meta"]

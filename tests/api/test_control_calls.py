@@ -13,13 +13,12 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.api.control.calls import read_call, read_call_in_steps
+from mcpd.api.control.calls import read_call
 from mcpd.calls.known_items import required_arguments
 from mcpd.calls.schema_checker import CheckResult, SchemaChecker
 from mcpd.calls.schema_checker_process import compile_validator, find_problems
 from mcpd.calls.validation import MAX_CHECKED
 from mcpd.model.errors import InvalidArguments
-from mcpd.model.steps import run_steps
 from mcpd.supervision.catalog import Item
 from tests.gateway.model import NAME, Json, Script, World, make_catalog, world
 
@@ -123,21 +122,6 @@ def test_meta_of_a_call(meta: Json | None, token: bytes, forwarded: Mapping[str,
 def test_malformed_call_is_refused(params: bytes) -> None:
     with pytest.raises(InvalidArguments, match="mcpd/call"):
         read_call(Raw(params))
-    with pytest.raises(InvalidArguments, match="mcpd/call"):
-        run_steps(read_call_in_steps(Raw(params)))
-
-
-@pytest.mark.parametrize("member", ["server", "tool", "timeout", "_meta", "other"])
-def test_only_the_arguments_of_a_large_call_may_be_large(member: str) -> None:
-    """Decoding a tool name of 31 MiB took 0.1 s, and encoding such a `_meta` 0.3 s."""
-    long = "\n" * (1 << 20)
-    params = {"server": "s", "tool": "t", "arguments": {"x": long}}
-    read = run_steps(read_call_in_steps(Raw(json.dumps(params).encode())))
-    assert (read.server, read.tool, json.loads(bytes(read.arguments))) == ("s", "t", params["arguments"])
-    params[member] = {"a": long} if member == "_meta" else long
-    with pytest.raises(InvalidArguments, match="accepts at most 1048576") as error:
-        run_steps(read_call_in_steps(Raw(json.dumps(params).encode())))
-    assert [problem.path for problem in error.value.problems] == [f"$.{member}"]
 
 
 async def test_call_is_sent_with_the_arguments_as_written(w: World) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from mcpd.calls import engine, limits, responses
+from mcpd.calls import limits
 from mcpd.calls.call import Call
 from mcpd.calls.questions import suspended
 from mcpd.calls.questions.suspended import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
@@ -271,28 +270,3 @@ def ask(w: World, call: Call, key: str, text: str = "x") -> None:
     params = {"message": f"u0: {text}", "requestedSchema": {}}
     message: Any = {"jsonrpc": "2.0", "id": key, "method": "elicitation/create", "params": params}
     w.on_request(wire.parse(json.dumps(message).encode()), call)
-
-
-@pytest.mark.parametrize("kind", ["modern", "legacy"])
-async def test_client_is_not_asked_while_mcpd_works_on_the_result(
-    autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """The server has answered the call, and with it nobody waits for the answer to its question."""
-    monkeypatch.setattr(responses, "LARGE", 10)
-    monkeypatch.setattr(responses, "rest", partial(trio.sleep, 1))
-    monkeypatch.setattr(engine, "LARGE", 10)
-    user = w.user(kind)
-    asked = user.call()
-    await trio.sleep(0.1)
-    w.hear()
-    (working,) = w.work.values()
-    key = w.ask(working)
-    w.end(working)
-    assert user.questions == []
-    w.hear()
-    assert w.late == [key], "declined"
-    await trio.sleep(10)
-    assert asked.needs is None
-    assert asked.done is not None
-    assert "result" in asked.done
-    assert w.empty() == []

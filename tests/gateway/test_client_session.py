@@ -65,32 +65,6 @@ async def test_cancelled_request_in_a_batch_does_not_delay_the_others(w: World) 
     assert [each["id"] for each in array] == [90, 92]
 
 
-LARGE = "x" * (3 << 20)
-
-
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("escaped", [False, True])
-async def test_large_call_is_forwarded_in_turns_with_its_meta_removed(
-    autojump_clock: trio.testing.MockClock, w: World, era: str, escaped: bool
-) -> None:
-    """What other tasks do meanwhile does not matter, and `_meta` may be written with an escape."""
-    received = Recorder(w.user(era, {}))
-    own = meta() if era == "modern" else {"progressToken": 7}
-    params = {"name": "t", "arguments": {"tag": "u0", "x": LARGE}, "_meta": own}
-    line = json.dumps({"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": params}).encode()
-    if escaped:
-        line = line.replace(b'"_meta"', b'"\\u005fmeta"')
-    received.user.session.receive(wire.parse(line), received)
-    assert received.user.session.is_busy
-    w.hear()
-    assert not w.work
-    await trio.sleep(1)  # it rests between the steps
-    w.hear()
-    (work,) = w.work.values()
-    w.end(work)
-    assert [answer["id"] for answer in received.answers] == [90]
-
-
 async def test_requests_wait_until_long_lists_are_ready(
     autojump_clock: trio.testing.MockClock, w: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,21 +87,6 @@ async def test_requests_wait_until_long_lists_are_ready(
     await trio.sleep(2)
     w.hear()
     assert [working.tag for working in w.work.values()] == ["90"]
-
-
-@pytest.mark.parametrize("member", ["name", "uri", "requestState", "_meta"])
-async def test_long_member_that_mcpd_reads_is_refused(
-    autojump_clock: trio.testing.MockClock, w: World, member: str
-) -> None:
-    """Comparing or signing 31 MiB took a quarter of a second."""
-    received = Recorder(w.user("legacy", {}))
-    params = {"name": "t", member: {"x": LARGE} if member == "_meta" else LARGE}
-    received.say({"id": 90, "method": "tools/call", "params": params})
-    await trio.sleep(1)
-    (answer,) = received.answers
-    assert answer["error"]["code"] == -32602
-    assert f"`{member}` has 31457" in answer["error"]["message"]
-    assert "mcpd accepts at most 1048576" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("key", [None, True, [], {"a": 1}])

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcpd.model.steps import run_steps
 from mcpd.protocol.revision_translation import (
     R1,
     R2,
@@ -326,8 +325,7 @@ def test_content_of_any_size_reaches_old_clients(client: str) -> None:
         "content": [{**text(long), "icons": [], "_meta": {}}],
         "_meta": {"v": 1},
     }
-    steps = translation(client, R5).result_in_steps("tools/call", raw(sent))
-    seen = json.loads(bytes(run_steps(steps)))
+    seen = json.loads(bytes(translation(client, R5).result("tools/call", raw(sent))))
     kept: Json = {} if client < R3 else {"_meta": {}}
     assert seen["content"] == [{**text(long), **kept, **({"icons": []} if client == R4 else {})}]
 

@@ -14,8 +14,7 @@ import pytest
 import trio
 
 from mcpd.model.errors import ProtocolViolation
-from mcpd.transports.multiplexer import RequestMultiplexer
-from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
+from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.stopwatch import stopwatch, within
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking
@@ -46,34 +45,6 @@ async def test_response_may_follow_notifications_on_an_event_stream() -> None:
         talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
         await answer(exchange)
         assert json.loads(heard[0])["progress"] == 1
-
-
-async def test_large_event_is_handled_in_turns_before_the_following_events(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A large log message comes first; the answer is in the same portion as its end."""
-    handled: list[str] = []
-    in_turns = RequestMultiplexer.receive_in_turns
-
-    async def receive_in_turns(
-        self: RequestMultiplexer, line: bytes, exchange: Exchange | None = None
-    ) -> None:
-        await in_turns(self, line, exchange)
-        assert exchange is not None
-        handled.append(f"log of {len(line) >> 20} MiB, {exchange.key in self._pending}")
-
-    monkeypatch.setattr(RequestMultiplexer, "receive_in_turns", receive_in_turns)
-    note = {"jsonrpc": "2.0", "method": "notifications/message"}
-    note["params"] = {"level": "info", "data": "x" * (3 << 20)}  # type: ignore[assignment]
-
-    async def stream(request: Request) -> None:
-        response = request.answer({"content": []})
-        events = b"data: %b\n\ndata: %b\n\n" % (json.dumps(note).encode(), response)
-        await request.reply(200, events, "text/event-stream")
-
-    async with fake_http(LegacyScript(on={"tools/call": stream})) as server, talking(server.url) as talk:
-        assert await answer(talk.call()) == {"content": []}
-    assert handled == ["log of 3 MiB, True"]
 
 
 _LONG = {"content": [], "text": "x" * 70_000}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import pytest
@@ -11,7 +10,6 @@ import trio.testing
 
 from mcpd.model.errors import (
     LinkLost,
-    ProtocolViolation,
     UpstreamRefused,
 )
 from mcpd.model.server_spec import RemoteSpec
@@ -74,32 +72,6 @@ async def test_a_legacy_session_is_named_on_every_request_and_ended() -> None:
 
 
 # ── received messages ───────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("is_answer", [True, False])
-async def test_large_body_is_read_in_several_turns(monkeypatch: pytest.MonkeyPatch, is_answer: bool) -> None:
-    """Reading one of 31 MiB took 0.1 s in one turn."""
-    rests = []
-
-    async def rest() -> None:
-        rests.append(1)
-        await trio.lowlevel.checkpoint()
-
-    async def large(request: Request) -> None:
-        key = request.message["id"] if is_answer else "other"
-        body = json.dumps({"jsonrpc": "2.0", "id": key, "result": {"a": "\u00fc" * (2 << 20)}})
-        await request.reply(200, body.encode())
-
-    async with fake_http(ModernScript(on={"tools/call": large})) as server, talking(server.url) as talk:
-        monkeypatch.setattr("mcpd.transports.multiplexer.rest", rest)
-        with trio.fail_after(BOUND):
-            if is_answer:
-                message = await talk.call().wait_response()
-                assert json.loads(bytes(message.result)) == {"a": "\u00fc" * (2 << 20)}
-            else:
-                with pytest.raises(ProtocolViolation, match="unrelated message"):
-                    await talk.call().wait_response()
-    assert len(rests) >= 2
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 500])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Annotated
 
 import attrs
@@ -15,10 +14,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Spawn, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
-from mcpd.calls.limits import LARGE
 from mcpd.calls.routes import CONTROL, Target
 from mcpd.gateway.aggregate import AggregateServer
-from mcpd.io.turns import in_turns, rest
 from mcpd.model import advice, codec
 from mcpd.model.errors import (
     InputNeeded,
@@ -31,9 +28,8 @@ from mcpd.model.errors import (
     may_have_run,
 )
 from mcpd.model.policy import ClientFacts
-from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
-from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
+from mcpd.model.tool_result import normalize_result
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.state.clients import ClientConnection
@@ -106,30 +102,6 @@ def read_call(params: Raw) -> CallRequest:
         problem = Problem("$.arguments", "must be an object", "an empty one is {}")
         raise InvalidArguments(f"mcpd/call: {problem}", [problem], server=request.server)
     return request
-
-
-def read_call_in_steps(params: Raw) -> Steps[CallRequest]:
-    """Do the same as `read_call` for large params, in steps. Each step takes up to 1 ms per MiB.
-
-    Only the arguments may be large: the other members are refused before they are decoded, or copied.
-    """
-    try:
-        members = yield from wire.members_in_steps(bytes(params))
-    except BadFrame as error:
-        raise InvalidArguments(f"mcpd/call: {error}", [Problem("$", str(error))]) from None
-    arguments = members.pop("arguments", None)
-    for name, value in members.items():
-        if len(value) > _MAX_MEMBER:
-            text = f"the value has {len(value)} bytes, and mcpd accepts at most {_MAX_MEMBER}"
-            problem = Problem(f"$.{shorten(name, 60)}", text)
-            raise InvalidArguments(f"mcpd/call: {problem}", [problem])
-    yield
-    if arguments is None:
-        return read_call(Raw(wire.join_members(members)))
-    is_object = _OBJECT.match(arguments) is not None
-    members["arguments"] = Raw(b"{}" if is_object else b"null")
-    request = read_call(Raw(wire.join_members(members)))
-    return msgspec.structs.replace(request, arguments=arguments)
 
 
 class ControlClient:
@@ -256,27 +228,12 @@ class ControlCaller:
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
         is_raw = isinstance(request, ControlCallRequest) and request.raw
-        if not is_raw and len(result) > LARGE:
-            self._spawn(partial(self._send_large, call, request.key, result))
-            return
         self.calls.pop(request.key, None)
         if is_raw:
             self._responder.finish(wire.result(request.key, result))
         else:
             body = codec.encode(normalize_result(result, call.notes))
             self._responder.finish(wire.result(request.key, body))
-
-    async def _send_large(self, call: Call, key: bytes, result: Raw | bytes) -> None:
-        """Let other tasks run between two looks at the result, which take up to 3 ms per MiB each.
-
-        The call is in progress until then: a client that has stopped writing still gets the response.
-        """
-        normalized = await in_turns(normalize_in_steps(result, call.notes))
-        body = await in_turns(encode_in_steps(normalized))
-        await rest()
-        if self.calls.get(key) is call:  # otherwise it was cancelled
-            del self.calls[key]
-            self._responder.finish(wire.result(key, body))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)

@@ -12,16 +12,15 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from mcpd.api.control.calls import ControlCaller, ControlClient, read_call, read_call_in_steps
+from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.lists import ListReader
 from mcpd.api.control.methods import METHODS, decode_params
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.calls.limits import LARGE
 from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
-from mcpd.io.turns import TurnLimit, in_turns, rest, take_turn
+from mcpd.io.turns import TurnLimit, take_turn
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
 from mcpd.model.events import CallRecords, CallsParams, Event, TapParams
@@ -146,23 +145,12 @@ class ControlRequests:
 
     def call(self, message: Message) -> None:
         """Handle `mcpd/call`, the most frequent request."""
-        if len(message.params) > LARGE:
-            self._start(message, self._call_in_turns(message), None)
-            return
         try:
             request = read_call(message.params)
             self._client.count_call(request.server)
             self.calls.call(message.key, request)
         except Exception as error:
             self._send_error(message, error)
-
-    async def _call_in_turns(self, message: Message) -> None:
-        """Handle a call with large arguments, of which each look takes up to 1 ms per MiB."""
-        request = await in_turns(read_call_in_steps(message.params))
-        await rest()
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._client.count_call(request.server)
-        self.calls.call(message.key, request)
 
     def _finish_later(self, message: Message, result: object) -> None:
         self._finish(message, codec.encode(result))

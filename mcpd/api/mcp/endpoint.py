@@ -26,10 +26,9 @@ from mcpd.api.mcp.sse import SseSessions
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
-from mcpd.io.turns import in_turns, rest
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, LongId, Message
+from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, Message
 
 _MAX_SESSIONS = 8
 _LARGE = 1 << 20
@@ -169,9 +168,7 @@ class _PostRoute:
 
     def serve(self, body: bytes, exchange: HttpExchange) -> None:
         """See `ServeRequest`."""
-        if len(body) > _LARGE:
-            self._handler.spawn(partial(self._serve_large, body, exchange))
-        elif (parsed := self._parse(body, exchange)) is not None:
+        if (parsed := self._parse(body, exchange)) is not None:
             view, message = parsed
             if self._is_modern and message.method and message.id is not ABSENT:  # the usual case
                 session = self._handler.modern_session(self._scope, view)
@@ -179,31 +176,10 @@ class _PostRoute:
             else:
                 self._receive(view, message, exchange)
 
-    async def _serve_large(self, body: bytes, exchange: HttpExchange) -> None:
-        """Parse it in turns of its own, since each look at it takes up to 2 ms per MiB."""
-        try:
-            message = await in_turns(wire.parse_in_steps(body))
-        except LongId as error:
-            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=error.code)
-            return
-        except BadFrame:
-            message = None
-        await rest()
-        parsed = self._parse(body, exchange, message)
-        if parsed is not None:
-            self._receive(*parsed, exchange)
-
-    def _parse(
-        self, body: bytes, exchange: HttpExchange, message: Message | None = None
-    ) -> tuple[View, Message] | None:
-        """Return the message, and what it is for; None for a batch, which is handled, and after an error.
-
-        `message`: the message if it is parsed already.
-        """
+    def _parse(self, body: bytes, exchange: HttpExchange) -> tuple[View, Message] | None:
+        """Return the message, and what it is for; None for a batch, which is handled, and after an error."""
         try:
             view = self._current_view()
-            if message is not None:
-                return view, message
             if body[:1] == b"{" and body.isascii() and len(body) <= MAX_ID:  # see `decode_envelope`
                 try:
                     return view, wire.decode_envelope(body)
