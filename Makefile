@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak conformance check format \
-	site bench docs man screenshots test-mcp-server wheel lock clean
+	site bench counts docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
 CLIENTS := tests/interop/clients
@@ -74,6 +74,9 @@ site: .venv/made ## Build the documentation into site/
 
 bench: .venv/made ## Measure what mcpd costs, as ratios; ARGS=--write updates benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+counts: .venv/made ## Count the Python calls and instructions of a call, and compare them with limits
+	@$(BIN)/python -m benchmarks.counts --check $(ARGS)
 
 docs: .venv/made ## Generate the control API reference and ctl/api_types.pyi from the types
 	@$(BIN)/python docs/make_control_api.py
