@@ -21,7 +21,7 @@ _PING_TIMEOUT = 2.0
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl status\n  mcpctl status github --json")
 @click.argument("servers", metavar="[SERVER...]", nargs=-1, shell_complete=server_names)
-@click.option("-w", "--watch", is_flag=True, help="Keep updating the display; quit with q or Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Keep updating the display until Ctrl-C.")
 @click.pass_obj
 def status(cli: CliContext, servers: tuple[str, ...], watch: bool) -> int:
     """Show the status of all servers, or details for one.

@@ -16,6 +16,8 @@ from ctl.show.watch import print_events
 if TYPE_CHECKING:
     from ctl.api_types import TapFrame
 
+_TAP_LIMIT = 65_536
+"""Bytes of a message that are shown."""
 _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note": ("·", "dim")}
 
 
@@ -81,15 +83,8 @@ def events(cli: CliContext, servers: tuple[str, ...]) -> int:
     metavar="PATTERN",
     help="Show only these methods and their responses; * and ? are wildcards. May be repeated.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=65_536,
-    show_default=True,
-    help="Truncate messages longer than this many bytes, up to 262144.",
-)
 @click.pass_obj
-def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> int:
+def tap(cli: CliContext, server: str, methods: tuple[str, ...]) -> int:
     """Show a server's messages live, with secrets masked.
 
     Covers all connections to the server, until Ctrl-C. → marks messages to the server, ← messages from it.
@@ -98,7 +93,7 @@ def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> i
     """
     if cli.out.tty:
         cli.out.message(paint(f"watching {server}; press Ctrl-C to stop", "dim"))
-    for item in cli.stream("mcpd/tap", {"server": server, "methods": list(methods), "limit": limit}):
+    for item in cli.stream("mcpd/tap", {"server": server, "methods": list(methods), "limit": _TAP_LIMIT}):
         assert item is not None
         if "frame" not in item.value:
             continue

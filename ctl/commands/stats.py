@@ -53,23 +53,21 @@ def stats(cli: CliContext, server: str | None) -> int:
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl top --watch\n  mcpctl top --sort cpu --json")
-@click.option("-w", "--watch", is_flag=True, help="Keep updating the display; quit with q or Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Keep updating the display until Ctrl-C.")
 @click.option("--sort", type=click.Choice(SORTS), default="memory", show_default=True, help="Sort order.")
 @click.pass_obj
 def top(cli: CliContext, watch: bool, sort: str) -> int:
     """Show the memory, CPU and call rate of each server.
 
-    Memory and CPU time include the whole process tree of a server. With --watch, in a pipe or with --json,
-    prints one table or one object per update.
+    Memory and CPU time include the whole process tree of a server.
     """
     if watch:
         from ctl.show.watch import watch_top
 
-        columns = cli.out.columns if cli.out.tty else None
         return watch_top(
             cli,
             lambda: cli.call("mcpd/stats", WITH_PROCESSES).value,
-            lambda before, answer: top_table(before, answer, sort, columns),
+            lambda before, answer: top_table(before, answer, sort, cli.out.columns),
             _WATCH_SECONDS,
         )
     before = cli.call("mcpd/stats", WITH_PROCESSES)

@@ -12,8 +12,6 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from ctl.api_types import CallRecord, HistoryEntry
 
-_WIDE = 110
-"""Columns from which on the year is shown."""
 _OUTCOME_COLORS = {
     "ok": "green",
     "tool-error": "yellow",
@@ -25,30 +23,19 @@ _OUTCOME_COLORS = {
 
 
 def history_table(entries: Sequence[HistoryEntry], *, servers: bool, fit: int | None) -> list[Line]:
-    """The events, oldest first. `servers`: add a column with the server's name.
-
-    On a terminal, the column BY is there only if an entry has one; a narrow terminal omits the year.
-    """
-    by = fit is None or any(entry.get("by") for entry in entries)
-    year = 5 if fit is not None and fit < _WIDE else 0
-    header = [
-        "WHEN",
-        *(["SERVER"] if servers else []),
-        "WHAT",
-        *(["BY"] if by else []),
-        "CAUSE",
-    ]
+    """The events, oldest first. `servers`: add a column with the server's name."""
+    header = ["WHEN", *(["SERVER"] if servers else []), "WHAT", "BY", "CAUSE"]
     rows: list[Line] = [
         [
-            clock_time(entry["at"])[year:],
+            clock_time(entry["at"]),
             *([entry.get("server") or "-"] if servers else []),
             paint(state, COLORS.get(state, "bold")) if (state := entry.get("state")) else entry["what"],
-            *([entry.get("by") or "-"] if by else []),
+            entry.get("by") or "-",
             _past_cause(entry),
         ]
         for entry in entries
     ]
-    return table(header, rows, fit=fit, squeeze=(len(header) - 2,) if by else ())
+    return table(header, rows, fit=fit, squeeze=(len(header) - 2,))
 
 
 def _past_cause(entry: HistoryEntry) -> str:

@@ -78,7 +78,7 @@ STARTS_ANOTHER = {"daemon restart"}
 NEEDS_SYSTEMD = {"daemon install"}
 NEEDS_LOGIN = {"login", "logout", "auth refresh", "auth explain"}
 """For servers that require a login; see `test_login`."""
-GOES_ON = {"events", "tap", "status --watch", "top --watch", "logs --follow"}
+GOES_ON = {"events", "tap", "logs --follow"}
 NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER", "daemon install"}
 """Whose row refers to another page, or that need a user manager of systemd."""
 
