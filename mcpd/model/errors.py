@@ -1,33 +1,5 @@
 """Every error that users can meet, with its code, HTTP status, JSON-RPC code and exit code.
 
-    McpdError                code               http  rpc      exit
-     ├─ UnknownServer        unknown_server     404   -32602   5
-     ├─ UnknownProfile       unknown_profile    404   -32602   5
-     ├─ UnknownTool          unknown_tool       404   -32602   5
-     ├─ UnknownPrompt        unknown_prompt     404   -32602   5
-     ├─ UnknownResource      unknown_resource   404   -32602   5    its data contains the URI
-     ├─ InvalidArguments     invalid_arguments  400   -32602   2
-     ├─ BadSpec              bad_spec           400   -32602   2    a list of Problem
-     ├─ CannotWrite          cannot_write       500   -32603   1    a file is unchanged; what to do
-     ├─ Conflict             conflict           412   -32000   9    the generation has changed
-     ├─ NotReady             not_ready          503   -32000   6    the server's state, and when it is retried
-     ├─ Overloaded           overloaded         503   -32000   6    a bounded queue is full
-     ├─ LimitReached         limit_reached      429   -32000   6    a rule limits the client; nothing was sent
-     ├─ LinkLost             link_lost          502   -32000   6    says whether the call may have run
-     ├─ NeedsAuth            auth_required      401   -32000   4    the user must log in; nothing was sent
-     ├─ LoginLinkOpen        login_link_open    401   -32042   4    the user was shown a link to log in
-     ├─ LoginFailed          login_failed       502   -32000   4    a step of a login failed
-     ├─ HttpRefused          http_status        502   -32000   6    an HTTP status without an MCP response
-     ├─ CallTimeout          timeout            504   -32000   7
-     ├─ Denied               denied             403   -32000   1    a rule forbids it; nothing was sent
-     ├─ Unsupported          unsupported        501   -32601   1    the server lacks the capability
-     ├─ InputNeeded          input_required     502   -32000   1    the server needs input from a user
-     ├─ UpstreamRefused      upstream_error     502   (its own) 1   the server returned a JSON-RPC error
-     ├─ SlowConsumer         fell_behind        503   -32000   1    a subscriber read too slowly
-     ├─ ProtocolViolation    protocol           502   -32603   1    with a short quote of the bytes
-     ├─ NoCommonVersion      version            502   -32603   1    no protocol revision in common
-     └─ UnsupportedRevision  revision           400   -32022   1    a client requested an unsupported one
-
 A message tells the user what failed, on which server, and what to do. This list does not include errors that
 a *server* returns to a client's request. mcpd forwards them unchanged wherever the interface allows it.
 """

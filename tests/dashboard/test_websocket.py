@@ -130,14 +130,12 @@ async def test_close_reason_is_sent_even_if_the_daemon_stops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "code"),
-    [(b"\x83\x80\0\0\0\0", 1002), (b"\x81\x81\0\0\0\0\xff", 1007), (b"\x82\x81\0\0\0\0x", 1003)],
+    "frame",
+    [b"\x83\x80\0\0\0\0", b"\x81\x81\0\0\0\0\xff", b"\x82\x81\0\0\0\0x"],
     ids=["opcode", "utf-8", "binary"],
 )
-async def test_invalid_text_closes_with_the_matching_code(frame: bytes, code: int) -> None:
+async def test_invalid_text_ends_the_connection(frame: bytes) -> None:
     async with conversing() as browser:
         await browser.stream.send_all(frame)
-        goodbye = await browser.read(4)
-        assert (goodbye[0], int.from_bytes(goodbye[2:])) == (0x88, code)
         with trio.fail_after(120):
             await browser.ended.wait()

@@ -139,7 +139,7 @@ async def test_peer_that_reads_nothing_overflows_at_the_limit(
         for _ in range(3):
             pipe.outbox.put(b"x" * MIB)
         assert not pipe.outbox.overflowed.is_set()
-        await trio.sleep(0.05)
+        await trio.sleep(0.15)
         pipe.outbox.put(b"x" * MIB)
         assert pipe.outbox.overflowed.is_set()
         assert pipe.outbox.backlog < 3 * MIB

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import socket as sockets
-import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -65,7 +64,7 @@ MAX_MESSAGE = 4 * 1024 * 1024
 _MAX_LINE = 128 * 1024 * 1024
 _CLOSE_TIMEOUT = 0.5
 """Seconds for pending output and the closing handshake."""
-_GOING_AWAY, _PROTOCOL_ERROR, _UNSUPPORTED_DATA, _INVALID_UTF8, _INTERNAL_ERROR = 1001, 1002, 1003, 1007, 1011
+_GOING_AWAY, _UNSUPPORTED_DATA, _INTERNAL_ERROR = 1001, 1003, 1011
 
 
 class DashboardSocket:
@@ -107,7 +106,7 @@ class DashboardSocket:
                     ):
                         nursery.start_soon(self._run_part, part)
                     await self._closing.wait()
-                    await self._send_close(connection, wire_stream)
+                    await self._send_close(connection)
                     nursery.cancel_scope.cancel(reason="closed")
             except* CONNECTION_ENDED as group:
                 log.debug("dashboard: %s", group.exceptions)
@@ -142,15 +141,9 @@ class DashboardSocket:
             for line in splitter.feed(bytes(portion)):
                 await connection.send_message(line.decode("utf-8", "replace"))
 
-    async def _send_close(self, connection: WebSocketConnection, below: GuardedStream) -> None:
+    async def _send_close(self, connection: WebSocketConnection) -> None:
         with trio.move_on_after(_CLOSE_TIMEOUT, shield=True), suppress(trio.BrokenResourceError):
             await connection.aclose(*self._close_frame)
-            code = 0 if connection.closed is None else connection.closed.code
-            if code in (
-                _PROTOCOL_ERROR,
-                _INVALID_UTF8,
-            ):  # the library sends no close frame, which RFC 6455, 7.1.7 asks for
-                await below.send_all(struct.pack("!BBH", 0x88, 2, code))
 
 
 def _error_for(line: bytes) -> bytes | None:

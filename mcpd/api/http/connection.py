@@ -17,7 +17,7 @@ from mcpd.api.http.exchange import (
     ServeUpgraded,
     continue_line,
 )
-from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
+from mcpd.api.http.parser import Admission, BadRequest, Head, RequestParser
 from mcpd.api.listeners import MAX_ESTABLISHED, Slot
 from mcpd.io.outbox import Outbox, batch
 from mcpd.io.reader import Reader
@@ -92,8 +92,6 @@ class HttpServerConnection:
         name: str,
         slot: Slot,
         bodies: BodyBudget,
-        *,
-        max_body: int = MAX_BODY,
     ) -> None:
         self._socket = connection
         self._fd = connection.fileno()
@@ -102,9 +100,8 @@ class HttpServerConnection:
         self._bodies = bodies
         self._buffered = 0
         """Bytes that are counted in the budget."""
-        self._max_body = max_body
         self._outbox = Outbox(self._fd, MAX_BACKLOG, STALL_TIMEOUT)
-        self._parser = RequestParser(self, max_body)
+        self._parser = RequestParser(self)
         self._handler = handler(self._spawn)
         self._routed: Head | None = None
         """The head that `_serve` is for."""
@@ -221,11 +218,10 @@ class HttpServerConnection:
         admission = self._handler.admit(head)
         if admission.is_authenticated and not self._slot.authenticate():
             raise BadRequest(503, f"{MAX_ESTABLISHED} connections are in use; close one")
-        limit = min(admission.max_body, self._max_body)
         length = int(head.headers.get(b"content-length", b"1"))
-        if awaits_continue and 0 < length <= limit and self._exchange is None:
+        if awaits_continue and 0 < length <= admission.max_body and self._exchange is None:
             self._outbox.put(continue_line())
-        return limit
+        return admission.max_body
 
     def take_request(self, head: Head, body: bytes) -> None:
         self._incomplete_since = None

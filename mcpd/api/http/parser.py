@@ -96,10 +96,10 @@ _INERT_PARSER = HttpRequestParser(object())
 class RequestParser:
     """Parses the requests of one connection. Do not feed it again after BadRequest."""
 
-    def __init__(self, callbacks: ParserCallbacks, max_body: int = MAX_BODY) -> None:
+    def __init__(self, callbacks: ParserCallbacks) -> None:
         self._callbacks = callbacks
         self._take_request: Callable[[Head, bytes], None] = callbacks.take_request
-        self._max_body = self._limit = max_body
+        self._limit = MAX_BODY
         self._known_heads: dict[bytes, _KnownHead] = {}
         self._parser = HttpRequestParser(self)
         self._head: Head | None = None
@@ -288,7 +288,7 @@ class RequestParser:
     def _limit_structure(self, portion: bytes) -> None:
         try:
             if self._structure is None:
-                self._structure = StructureCounter(self._max_body)
+                self._structure = StructureCounter(self._limit)
                 self._structure.feed(self._body)
             else:
                 self._structure.feed(portion)
@@ -321,11 +321,8 @@ class RequestParser:
         return path, query
 
     def _too_large(self) -> BadRequest:
-        limit = self._limit
-        if limit == self._max_body:
-            return BadRequest(
-                413, f"a request's body is limited to {limit} bytes; each chunk counts {CHUNK_COST} more"
-            )
-        if limit:
-            return BadRequest(413, f"the body of a request to this path is limited to {limit} bytes")
-        return BadRequest(413, "a request to this path must not have a body")
+        return BadRequest(
+            413,
+            f"the body of a request to this path is limited to {self._limit} bytes; each chunk counts "
+            f"{CHUNK_COST} more",
+        )

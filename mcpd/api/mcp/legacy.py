@@ -68,8 +68,6 @@ class LegacyHttpSession:
         self.principal = principal.name
         """The identity that created the session; the session id alone does not grant access."""
         self.session: ClientSession
-        self.was_used = False
-        """Whether it was used after its handshake."""
         self.streams = SessionStreams(send_priming_event=False)
         self.pending: set[LegacyReply] = set()
         """Replies that have not sent anything yet."""
@@ -207,8 +205,8 @@ class LegacyHttpSessions:
             self._gateway.spawn(self._watch)
 
     def _most_dispensable(self) -> LegacyHttpSession:
-        """Return the session to end: one that is idle, rather one that was not used after its handshake."""
-        return max(self._sessions.values(), key=lambda http: (http.is_idle, not http.was_used, -http.used_at))
+        """Return the session to end: one that is idle, for the longest time."""
+        return max(self._sessions.values(), key=lambda http: (http.is_idle, -http.used_at))
 
     def find(self, key: str, view: View | None, scope: Hashable, principal: str) -> LegacyHttpSession | None:
         """Return the session `key` if it belongs to this principal, path and server."""
@@ -219,7 +217,6 @@ class LegacyHttpSessions:
             self._end(http, "the server was removed")
             return None
         http.used_at = trio.current_time()
-        http.was_used = http.was_used or http.session.is_initialized
         return http
 
     def close(self, reason: str) -> None:

@@ -40,7 +40,7 @@ class Peer:
     def admit(self, head: Head) -> Admission:
         if head.path == "/forbidden":
             raise BadRequest(403, "not here")
-        return Admission(0, False) if head.path == "/open" else Admission(1 << 30, True)
+        return Admission(0, False) if head.path == "/open" else Admission(MIB, True)
 
     def route(self, head: Head) -> ServeRequest:
         return partial(self.serve, head.path)
@@ -102,7 +102,6 @@ async def connected(
     answers: Callable[[str, bytes, HttpExchange], None] | None = None,
     *,
     unix: bool = False,
-    max_body: int = MIB,
     bodies: BodyBudget | None = None,
 ) -> AsyncIterator[Peer]:
     near, far = socket.socketpair() if unix else tcp_pair()
@@ -121,7 +120,6 @@ async def connected(
             "a test",
             Slot(ConnectionLimit("unix"), 0),
             bodies or BodyBudget(),
-            max_body=max_body,
         )
         await peer.connection.run()
         near.close()

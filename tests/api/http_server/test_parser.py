@@ -23,7 +23,7 @@ class Taken:
         self.heads: list[Head] = []
         self.continues: list[bool] = []
         self.requests: list[tuple[Head, bytes]] = []
-        self.parser = RequestParser(self, limit)
+        self.parser = RequestParser(self)
 
     def take_head(self, head: Head, *, awaits_continue: bool) -> int:
         self.heads.append(head)
