@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
 FAULTS = {
-    1: "50 calls at once with an expired token: one token request, each call executed once, 200 rounds",
+    1: "50 calls at once with an expired token: one token request, each call executed once, 20 rounds",
     2: "calls with the old token arrive after its renewal has ended it: no further token request",
     3: "ten clients on a cold start with an expired token: one token request",
     4: "two daemons and one file of logins: one renews",

@@ -119,48 +119,6 @@ def test_explain_shows_every_step_and_changes_nothing(start: Start) -> None:
         assert "https://evil.example" in text
 
 
-def test_what_happens_to_a_login_is_in_the_history_and_the_metrics(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        with daemon.client() as client:
-            assert 'mcpd_login_needed{server="remote"} 1' in client.request("mcpd/metrics")["text"]
-            server.answers["/register"] = (403, b'{"error":"access_denied"}')
-            with pytest.raises(Refused):
-                client.request("mcpd/login/begin", server="remote")
-            del server.answers["/register"]
-            logged_in(daemon)
-            client.request("mcpd/auth/refresh", server="remote")
-            server.answers["/token"] = (503, b"later")
-            with pytest.raises(Refused, match="503"):
-                client.request("mcpd/auth/refresh", server="remote")
-            del server.answers["/token"]
-            server.refresh_tokens.clear()
-            with pytest.raises(Refused, match="mcpctl login remote"):
-                client.request("mcpd/auth/refresh", server="remote")
-            entries = client.request("mcpd/history", server="remote")["entries"]
-            happened = [each["message"] for each in entries if each["what"] == "login"]
-            beginnings = [
-                "began",
-                "failed: client: ",
-                "began",
-                "logged in at ",
-                "renewed at ",
-                "not renewed: ",
-                "needed again: ",
-            ]
-            assert len(happened) == len(beginnings), happened
-            for message, beginning in zip(happened, beginnings, strict=True):
-                assert message.startswith(beginning), happened
-            text = client.request("mcpd/metrics")["text"]
-            assert 'mcpd_login_renewals_total{server="remote",outcome="ok"} 1' in text
-            assert 'mcpd_login_renewals_total{server="remote",outcome="failed"} 2' in text
-            assert "-secret" not in json.dumps(entries) + text
-        code, text = mcpctl(daemon, "history", "remote")
-        assert code == 0
-        assert "logged in at" in text
-
-
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_end_of_a_login_is_a_notification_unless_it_is_switched_off(
     start: Start, tmp_path: Path, wanted: bool

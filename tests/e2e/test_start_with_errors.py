@@ -49,19 +49,6 @@ def test_one_broken_entry_does_not_affect_the_others(start: Start) -> None:
     assert daemon.client().request("mcpd/status")["config"]["problems"] == []
 
 
-def test_checks_use_the_variables_of_the_daemon(start: Start) -> None:
-    """A variable of an EnvironmentFile is not set in the shell, and that is no error."""
-    daemon = start({"one": fake(env={"X": "${ONLY_OF_THE_DAEMON}"})}, environ={"ONLY_OF_THE_DAEMON": "abc"})
-    assert isinstance(daemon.environ, dict)
-    del daemon.environ["ONLY_OF_THE_DAEMON"]  # from the environment of `ctl`
-    checked = ctl(daemon, "config", "validate")
-    assert (checked.returncode, checked.stderr) == (0, "")
-    findings = json.loads(ctl(daemon, "doctor", "--json", "--no-shell").stdout)["findings"]
-    assert {each["result"] for each in findings if each["check"] == "configuration"} == {"ok"}
-    daemon.config.write_text(daemon.config.read_text().replace("ONLY_OF_THE_DAEMON", "SET_NOWHERE"))
-    assert "SET_NOWHERE is not set" in ctl(daemon, "config", "validate").stderr
-
-
 def validate(daemon: Daemon) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mcpd", "--config", str(daemon.config), "--validate-config"],

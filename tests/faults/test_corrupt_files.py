@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -50,7 +49,7 @@ def kept(home: Path) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("how", ["cut off", "random bytes", "a directory", "open to others"])
+@pytest.mark.parametrize("how", ["random bytes", "a directory"])
 def test_daemon_starts_with_corrupt_stored_files(tmp_path: Path, how: str) -> None:
     """History, logs, lists and secrets are all corrupt. The start takes 1 s; servers with secrets report the
     error.
@@ -145,50 +144,3 @@ def test_untrusted_token_file_keeps_the_port_closed(tmp_path: Path, how: str) ->
     assert str(token) in line
     assert "remove it" in line
     assert token.exists()
-
-
-@pytest.mark.parametrize("how", ["cut off", "another shape", "open to others"])
-def test_mcpctl_reports_corrupt_secrets_and_keeps_the_file(tmp_path: Path, how: str) -> None:
-    """Storing another secret must not replace a file that could be repaired."""
-    environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
-    secrets = tmp_path / "config" / "mcpd" / "secrets.json"
-    breaking(secrets, how)
-    before = secrets.read_bytes() if secrets.is_file() else None
-    for argv in (["secret", "set", "NEW"], ["secret", "list"], ["import", "cursor", "--yes"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ctl", *argv],
-            env=environ,
-            input="a value",
-            capture_output=True,
-            text=True,
-            timeout=BOUND,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        if argv[0] == "secret":
-            assert done.returncode == 1
-            assert str(secrets) in done.stderr
-            assert "old-sec" not in done.stderr
-    assert (secrets.read_bytes() if secrets.is_file() else None) == before
-
-
-@pytest.mark.parametrize("how", ["cut off", "another shape"])
-def test_unreadable_backup_is_ignored(tmp_path: Path, how: str) -> None:
-    """`mcpctl uninstall` then removes its entry only, and keeps the rest of the editor's file."""
-    environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
-    editors = tmp_path / ".cursor" / "mcp.json"
-    editors.parent.mkdir()
-    editors.write_text('{"mcpServers": {"time": {"command": "uvx"}}}')
-
-    def mcpctl(*argv: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "ctl", *argv], env=environ, capture_output=True, text=True, timeout=BOUND
-        )
-        assert done.returncode == 0, done.stderr
-
-    mcpctl("install", "cursor")
-    records = list((tmp_path / "state" / "mcpd" / "editors").glob("*.json"))
-    assert records
-    for record in records:
-        breaking(record, how)
-    mcpctl("uninstall", "cursor")
-    assert json.loads(editors.read_text()) == {"mcpServers": {"time": {"command": "uvx"}}}

@@ -97,28 +97,6 @@ def guardian(daemon: Daemon) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("left_lock", ["none", "of-the-dead", "garbage"])
-@pytest.mark.parametrize("left_socket", ["none", "stale"])
-def test_daemon_starts_after_a_crashed_one(tmp_path: Path, left_socket: str, left_lock: str) -> None:
-    """A new daemon starts within 1 s. (tests/process/test_instance_lock.py repeats this a hundred times.)"""
-
-    def start_over_it(home: Path) -> float:
-        directory = home / "run" / "mcpd"
-        directory.mkdir(parents=True, mode=0o700)
-        if left_socket == "stale":
-            with socket.socket(socket.AF_UNIX) as left:
-                left.bind(str(directory / "mcpd.sock"))
-        if left_lock != "none":
-            number = b"1\n" if left_lock == "of-the-dead" else b"\xff\0 half"
-            (directory / "mcpd.sock.lock").write_bytes(number)
-        with stopwatch() as watch, running(home, {}) as daemon:
-            took = watch.seconds
-            assert daemon.client().request("mcpd/version")["pid"] == daemon.pid
-        return took
-
-    assert_once_within(1.0, start_over_it, tmp_path)
-
-
 def assert_once_within(seconds: float, attempt: Callable[[Path], float], home: Path) -> None:
     """Try three times, each in a directory of its own: starting needs CPU time on a shared machine."""
     times: list[float] = []

@@ -14,7 +14,7 @@ CALM = "calm"
 SERVERS = ("odd", "hostile", "web", CALM, "nobody", "*", "")
 TOOLS = split(
     """
-    echo case echo echo notify malformed junk odd raw ask wants job progress typed fail
+    echo case echo echo notify junk odd raw ask wants job progress typed fail
     error late deep big stderr change meta counts exact drop nobody hostile__case odd__echo
     """
 )

@@ -30,7 +30,6 @@ Actions, which are tools too: their arguments are the JSON object
   die {how=1}                 exit with that status, or by that signal ("KILL"; "STOP" wedges it)
   stderr {lines=1, mb=0, binary=false, text}   lines, then mb MiB without any newline
   junk {lines=1, kinds}       no messages, on stdout; kinds of banner blank text crlf bom nul bin
-  malformed {count=100, seed=0}  broken frames, the same ones for the same seed
   block {seconds=1, busy=false}  neither reads nor writes for so long
   spawn {setsid=true, deaf=true} a grandchild: of its own session, deaf to TERM; holds our stdout and stderr
   close {what="stdout"}       closes stdout, or stdin, or stderr, and keeps running
@@ -77,7 +76,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 Json = dict[str, Any]
@@ -139,7 +138,6 @@ class Fake:
         self.subscriptions: list[object] = []
         self.jobs: dict[str, Json] = {}
         self.extra_tools = 0
-        self.last_reply = b"{}"
         self.end = b"\n"
 
     # -- bytes ---------------------------------------------------------------------------------------
@@ -170,8 +168,7 @@ class Fake:
     def reply(self, request: Json, result: object) -> None:
         if self.modern and isinstance(result, dict):
             result = {"resultType": "complete", **result}
-        self.last_reply = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
-        self.write(self.last_reply + self.end)
+        self.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode() + self.end)
 
     def text(self, request: Json, text: str, **more: object) -> None:
         self.reply(request, {"content": [{"type": "text", "text": text}], "isError": False, **more})
@@ -404,10 +401,6 @@ class Fake:
         kinds = given.get("kinds", list(JUNK))
         self.write(b"".join(JUNK[kinds[n % len(kinds)]] + b"\n" for n in range(given.get("lines", 1))))
 
-    def malformed(self, given: Json, request: Json | None) -> None:
-        frames = malformed(given.get("seed", 0), self.last_reply)
-        self.write(b"".join(next(frames) + b"\n" for _ in range(given.get("count", 100))))
-
     def block(self, given: Json, request: Json | None) -> None:
         with self.lock:
             until = time.monotonic() + given.get("seconds", 1)
@@ -626,69 +619,13 @@ class Fake:
         step(0)
 
 
-def malformed(seed: int, last_reply: bytes = b"{}") -> Iterator[bytes]:
-    """Frames that are wrong in one way each, without their newline, for ever, the same for the same seed.
-
-    None carries an id that a caller may be waiting for, except `last_reply`, which was answered before.
-    """
-    import random
-
-    dice = random.Random(seed)
-    sound = b'{"jsonrpc":"2.0","id":"nobody","result":{"content":[{"type":"text","text":"wrong"}]}}'
-    shapes = [b"5", b"null", b"true", b'"text"', b"[]", b"{}", b"[[]]", b"{", b"nul", b'{"jsonrpc":"2.0"}']
-    parts = [
-        b"null",
-        b"1.5",
-        b"true",
-        b"[1]",
-        b'{"a":1}',
-        b"1" * 400,
-        b"-1",
-        b'""',
-        b"1e999",
-        b'"' + b"i" * 999 + b'"',
-    ]
-    wholes = [
-        b'{"jsonrpc":"2.0","id":%s,"result":{}}',
-        b'{"jsonrpc":"2.0","id":%s,"error":{"code":1,"message":"m"}}',
-        b'{"jsonrpc":"2.0","id":%s,"method":"no/such"}',
-        b'{"jsonrpc":"2.0","id":"nobody","error":%s}',
-        b'{"jsonrpc":"2.0","id":"nobody","result":%s}',
-        b'{"jsonrpc":%s,"id":"nobody","result":{}}',
-        b'{"jsonrpc":"2.0","method":%s,"params":{}}',
-        b'{"jsonrpc":"2.0","method":"notifications/progress","params":%s}',
-        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}',
-        b'{"jsonrpc":"2.0","method":"rpc.%s"}',
-    ]
-    while True:
-        kind = dice.randrange(7)
-        if kind == 0:  # flipped bits
-            flipped = bytearray(sound)
-            for _ in range(dice.randint(1, 4)):
-                flipped[dice.randrange(len(flipped))] ^= 1 << dice.randrange(8)
-            yield bytes(flipped).replace(b"\n", b" ")
-        elif kind == 1:
-            yield sound[: dice.randrange(1, len(sound))]
-        elif kind == 2:
-            yield dice.choice(shapes)
-        elif kind == 3:
-            yield dice.choice(wholes) % dice.choice(parts)
-        elif kind == 4:
-            yield last_reply
-        elif kind == 5:
-            yield b"[" + b",".join([sound] * dice.randint(1, 3)) + b"]"
-        else:
-            depth = dice.randint(100, 3000)
-            yield b'{"jsonrpc":"2.0","id":"nobody","result":' + b"[" * depth + b"]" * depth + b"}"
-
-
 Action = Callable[[Fake, Json, Json | None], None]
 Tool = Callable[[Fake, Json, Json], None]
 
 ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
-        *(Fake.die, Fake.stderr, Fake.junk, Fake.malformed, Fake.block, Fake.spawn, Fake.close),
+        *(Fake.die, Fake.stderr, Fake.junk, Fake.block, Fake.spawn, Fake.close),
         *(Fake.stop_reading, Fake.notify, Fake.change, Fake.ask, Fake.raw),
     )
 }

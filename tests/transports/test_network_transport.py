@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -195,3 +196,18 @@ async def test_hanging_lookups_leave_threads_for_other_work(monkeypatch: pytest.
             assert await trio.to_thread.run_sync(lambda: 1) == 1
     finally:
         released.set()
+
+
+async def test_connection_notices_a_link_that_fails_silently() -> None:
+    """The kernel probes an idle link, and gives up on data that nobody acknowledges."""
+    with trio.socket.socket() as listener:
+        await listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        async with await dial.open_tcp("127.0.0.1", listener.getsockname()[1]) as stream:
+            assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            idle, interval, count, unacknowledged = (
+                int(stream.getsockopt(socket.IPPROTO_TCP, name)) for name in names
+            )
+    assert idle + interval * count <= 60
+    assert 0 < unacknowledged <= 60_000
