@@ -52,7 +52,7 @@ protocol, so this number only falls."""
 LINES = {
     "mcpd": 1_050,
     "mcpd/api": 5_315,
-    "mcpd/auth": 5_150,
+    "mcpd/auth": 5_075,
     "mcpd/calls": 6_030,
     "mcpd/client": 1_321,
     "mcpd/config": 4_720,
@@ -61,7 +61,7 @@ LINES = {
     "mcpd/io": 761,
     "mcpd/model": 3_799,
     "mcpd/privacy": 490,
-    "mcpd/process": 1_080,
+    "mcpd/process": 1_070,
     "mcpd/protocol": 2_280,
     "mcpd/state": 1_340,
     "mcpd/supervision": 3_870,

@@ -282,19 +282,13 @@ _MAX_CREDENTIAL = 1 << 16
 
 
 class LoginKey(Protocol):
-    """Where a key of 32 bytes comes from. The methods block."""
+    """Where a key of 32 bytes comes from. `read` blocks."""
 
     may_appear: bool
     """Whether a key that is unavailable may become available while mcpd runs."""
 
-    def read(self) -> bytes:
-        """Return the key. Raises KeyUnavailable."""
-
-    def read_or_create(self) -> bytes:
-        """Return the key, or a new one if nothing was encrypted yet. Raises KeyUnavailable."""
-
-    def check(self) -> None:
-        """Raises KeyUnavailable if there is no key now, and none can be created."""
+    def read(self, *, create: bool = False) -> bytes:
+        """Return the key, with `create` a new one if there is none. Raises KeyUnavailable."""
 
 
 class KeyringKey:
@@ -306,28 +300,16 @@ class KeyringKey:
         self._environ = environ
         self._key: bytes | None = None
 
-    def _find(self) -> bytes | None:
+    def read(self, *, create: bool = False) -> bytes:
         if self._key is None:
             key = read_secret(self._environ)
-            self._key = key if key is not None and len(key) == _SIZE else None
-        return self._key
-
-    def read(self) -> bytes:
-        key = self._find()
-        if key is None:
-            raise KeyUnavailable("the key of the logins is no longer in the keyring")
-        return key
-
-    def read_or_create(self) -> bytes:
-        key = self._find()
-        if key is None:
-            key = secrets.token_bytes(_SIZE)
-            store_secret(self._environ, key)
+            if key is None or len(key) != _SIZE:
+                if not create:
+                    raise KeyUnavailable("the key of the logins is no longer in the keyring")
+                key = secrets.token_bytes(_SIZE)
+                store_secret(self._environ, key)
             self._key = key
-        return key
-
-    def check(self) -> None:
-        self._find()
+        return self._key
 
 
 class CredentialKey:
@@ -338,7 +320,7 @@ class CredentialKey:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._directory = environ.get("CREDENTIALS_DIRECTORY", "")
 
-    def read(self) -> bytes:
+    def read(self, *, create: bool = False) -> bytes:
         if not self._directory:
             raise KeyUnavailable("systemd has not provided any credentials to mcpd")
         try:
@@ -349,12 +331,6 @@ class CredentialKey:
         if len(content) < _SIZE:
             raise KeyUnavailable(f"the systemd credential {CREDENTIAL} has fewer than {_SIZE} bytes")
         return hashlib.sha256(b"mcpd logins\0" + content).digest()
-
-    def read_or_create(self) -> bytes:
-        return self.read()
-
-    def check(self) -> None:
-        self.read()
 
 
 def login_key(storage: str, environ: Mapping[str, str]) -> LoginKey | None:

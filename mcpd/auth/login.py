@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 import attrs
@@ -133,8 +132,13 @@ class LoginAttempt:
 
     # ── for those who wait ──────────────────────────────────────────────────────────────────────
 
+    @property
+    def is_done(self) -> bool:
+        """Whether somebody has logged in."""
+        return isinstance(self.outcome, StoredLogin)
+
     async def wait_offer(self) -> LoginOffer:
-        """Return the offer as soon as there is one. Raises LoginError if the attempt ended before."""
+        """Return the offer as soon as there is one. Raises LoginFailed if the attempt ended before."""
         await self._offered.wait()
         if self.offer is None:
             await self.wait()
@@ -142,21 +146,21 @@ class LoginAttempt:
         return self.offer
 
     async def wait(self) -> StoredLogin:
-        """Return the login. Raises LoginError."""
+        """Return the login when somebody has logged in. Raises LoginFailed."""
         await self._ended.wait()
         if isinstance(self.outcome, StoredLogin):
             return self.outcome
         assert self.outcome is not None
-        raise LoginError(self.outcome.step, self.outcome.message, try_later=self.outcome.try_later)
+        raise login_failed(self.outcome, self.request.server)
 
     def answer(self, text: str) -> None:
-        """Take the address that the browser ended at. Raises LoginError if it is not for this login."""
-        if self._authorization is None:
-            raise LoginError("answer", "this login does not wait for an address")
+        """Take the address that the browser ended at. Raises LoginFailed if it is not for this login."""
         try:
+            if self._authorization is None:
+                raise UnrelatedAnswer("this login does not wait for an address")
             self._take_answer(check_pasted(text))
         except UnrelatedAnswer as error:
-            raise LoginError("answer", str(error)) from None
+            raise LoginFailed(f"answer: {error}", server=self.request.server, step="answer") from None
         except AnswerError:
             return  # it is the outcome of the attempt
 
@@ -167,7 +171,7 @@ class LoginAttempt:
             self._scope.cancel(reason="another login was completed")
 
     def cancel(self) -> None:
-        """End the attempt. Those who wait get a LoginError."""
+        """End the attempt. Those who wait get LoginFailed."""
         self._scope.cancel(reason="the login was cancelled")
 
     # ── running ─────────────────────────────────────────────────────────────────────────────────
@@ -430,10 +434,10 @@ class Logins:
         )
 
     def get(self, id: str) -> LoginAttempt:
-        """Raises LoginError if there is no such attempt."""
+        """Raises LoginFailed if there is no such attempt."""
         attempt = self._attempts.get(id)
         if attempt is None:
-            raise LoginError("login", "this attempt has ended; begin a new login")
+            raise LoginFailed("login: this attempt has ended; begin a new login", server=None, step="login")
         return attempt
 
 
@@ -449,48 +453,13 @@ def _is_same(one: LoginRequest, other: LoginRequest) -> bool:
     )
 
 
-# ── links that other programs show ────────────────────────────────────────────────────────────────────
+# ── errors and explanations ───────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(eq=False)
-class LoginLink:
-    """The page of an attempt on this machine. Holding it does not keep the attempt alive."""
-
-    server: str
-    url: str = attrs.field(repr=False)
-    """A loopback URL. Its page names the server and the scopes, and links to the authorization server."""
-    issuer: str
-    scopes: tuple[str, ...]
-    _attempt: LoginAttempt
-
-    @property
-    def is_done(self) -> bool:
-        """Whether somebody has logged in."""
-        return isinstance(self._attempt.outcome, StoredLogin)
-
-    async def wait(self) -> None:
-        """Wait until somebody has logged in, with this link or otherwise. Raises LoginFailed."""
-        with reporting(self.server):
-            await self._attempt.wait()
-
-
-async def link_of(attempt: LoginAttempt) -> LoginLink:
-    """Return the link as soon as there is one. Raises LoginFailed if the attempt ends before."""
-    server = attempt.request.server
-    with reporting(server):
-        offer = await attempt.wait_offer()
-    return LoginLink(server, attempt.page, offer.issuer, offer.scopes, attempt)
-
-
-@contextmanager
-def reporting(server: str | None = None) -> Iterator[None]:
-    """Raise LoginFailed for a LoginError within the block, for the caller that requested the login."""
-    try:
-        yield
-    except LoginError as error:
-        prefix = f"{server}: " if server else ""
-        later = "; try again later" if error.try_later else ""
-        raise LoginFailed(f"{prefix}{error}{later}", server=server, step=error.step) from None
+def login_failed(error: LoginError, server: str) -> LoginFailed:
+    """Return the error for those who requested the login."""
+    later = "; try again later" if error.try_later else ""
+    return LoginFailed(f"{server}: {error}{later}", server=server, step=error.step)
 
 
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────

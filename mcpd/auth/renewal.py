@@ -54,22 +54,9 @@ _HURRY_AFTER = 2.0
 """Seconds after a failed renewal before a request may cause the next one, whatever the delay."""
 
 
-def lead_time(lifetime: float) -> float | None:
-    """Return how long before its end a token is renewed; None if it lives too shortly for that."""
-    if lifetime < _MIN_LIFETIME:
-        return None
-    return min(max(0.2 * lifetime, 30.0), 300.0, 0.5 * lifetime)
-
-
-def renewal_delay(lifetime: float | None, left: float, random: Callable[[], float]) -> float | None:
-    """Return in how many seconds a token with `left` seconds is renewed ahead; None if it is not.
-
-    Up to 5 % of the lead is random, so that tokens issued together are not renewed together.
-    """
-    lead = None if lifetime is None else lead_time(lifetime)
-    if lead is None:
-        return None
-    return max(0.0, left - lead * (1 + 0.05 * (2 * random() - 1)))
+def lead_time(lifetime: float) -> float:
+    """Return how long before its end a token is renewed; 0 if it lives too shortly for that."""
+    return 0.0 if lifetime < _MIN_LIFETIME else min(max(0.2 * lifetime, 30.0), 300.0)
 
 
 @attrs.frozen
@@ -195,8 +182,10 @@ class TokenTimes:
         self.issued_at = clocks.boot() if issued_now else -math.inf
         left = math.inf if tokens.expires_at is None else tokens.expires_at - clocks.wall()
         self.expires_at = clocks.boot() + left
-        delay = renewal_delay(tokens.lifetime, left, random)
-        self.renew_at = math.inf if delay is None else clocks.boot() + delay
+        lead = lead_time(tokens.lifetime or 0.0)
+        # Up to 5 % are random, so that tokens issued together are not renewed together.
+        ahead = lead * (1 + 0.05 * (2 * random() - 1))
+        self.renew_at = max(clocks.boot(), self.expires_at - ahead) if lead else math.inf
 
     async def wait_after_suspend(self) -> None:
         """Give the network a moment: most answers are lost right after a suspend."""

@@ -18,7 +18,7 @@ import trio
 from mcpd.auth.clients import with_named_client
 from mcpd.auth.discovery import FetchedAnswer, FetchError, GuardedFetch, LoginError, post_with_proof
 from mcpd.auth.keys import load_dpop_key, login_key
-from mcpd.auth.login import LoginLink, LoginRequest, Logins, explain_login, link_of, reporting
+from mcpd.auth.login import LoginAttempt, LoginRequest, Logins, explain_login, login_failed
 from mcpd.auth.oauth.authorization import more_scopes
 from mcpd.auth.oauth.metadata import Challenge, read_challenge
 from mcpd.auth.oauth.tokens import TokenRequest
@@ -220,11 +220,11 @@ class LoginService:
         attempt = self._logins.begin(request)
         if challenge is None or not challenge.needs_more_scopes:
             self._step_ups.pop((request.url, request.settings.account), None)
-        with reporting(params.server):
-            return await attempt.wait_offer()
+        return await attempt.wait_offer()
 
-    async def link(self, name: str, challenge_fields: Sequence[str]) -> LoginLink:
+    async def link(self, name: str, challenge_fields: Sequence[str]) -> LoginAttempt:
         """Begin a login, or join one, for an MCP client whose call was refused with this challenge.
+        Returns as soon as it has an offer.
 
         Raises McpdError if no login is possible, and if a person was asked for the same scopes before, or for
         more scopes MAX_STEP_UPS times.
@@ -243,7 +243,8 @@ class LoginService:
             else:
                 self._step_ups.pop(key, None)
             attempt = self._logins.begin(request)
-        return await link_of(attempt)
+        await attempt.wait_offer()
+        return attempt
 
     async def _request(self, params: LoginParams, challenge: Challenge | None) -> LoginRequest:
         """Return what to log in to. A login for more scopes keeps the earlier ones (MCP 2026-07-28).
@@ -253,8 +254,10 @@ class LoginService:
         spec = await self._resolve(params.server)
         credentials = await self._credentials_of(spec)
         stored = None if credentials.login is None else credentials.login.stored
-        with reporting(spec.name):
+        try:
             settings, secret_name = await with_named_client(spec.oauth, params, stored, self._fetch_secret)
+        except LoginError as error:
+            raise login_failed(error, spec.name) from None
         await self._manager.credentials_for(spec.name, spec.url, settings)
         needed = challenge.scopes or () if challenge is not None and challenge.needs_more_scopes else None
         earlier: tuple[str, ...] = ()
@@ -273,22 +276,19 @@ class LoginService:
 
     def answer(self, params: LoginAnswerParams) -> None:
         """Take the address at which the browser ended. Raises LoginFailed."""
-        with reporting():
-            self._logins.get(params.attempt).answer(params.url)
+        self._logins.get(params.attempt).answer(params.url)
 
     async def wait(self, id: str) -> LoginStatus:
         """Return the login when the person has finished. Raises LoginFailed."""
-        with reporting():
-            attempt = self._logins.get(id)
-            login = await attempt.wait()
+        attempt = self._logins.get(id)
+        login = await attempt.wait()
         statuses = await self._statuses(attempt.request.url, login.account)
         found = next(each for each in statuses if each.issuer == login.issuer)
         return attrs.evolve(found, warnings=(self.problem,) if self.problem else ())
 
     def cancel(self, id: str) -> None:
         """End an attempt. Callers that wait for it get an error."""
-        with reporting():
-            self._logins.get(id).cancel()
+        self._logins.get(id).cancel()
 
     async def _save(self, login: StoredLogin, url: str) -> None:
         """Store a login to the server at `url`, and connect the servers that waited for it."""

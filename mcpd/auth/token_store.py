@@ -228,7 +228,7 @@ class TokenStore:
         """Return why the key of the file is unavailable now; empty if it is not, or if there is none."""
         try:
             if self._key is not None:
-                self._key.check()
+                self._key.read(create=not self.exists())
         except KeyUnavailable as error:
             return f"cannot encrypt logins: {error}"
         return ""
@@ -268,7 +268,7 @@ class TokenStore:
         data = msgspec.json.format(msgspec.json.encode({"version": VERSION, **to_json(after)}), indent=1)
         try:
             if self._key is not None:
-                sealed = {"version": SEALED_VERSION, "sealed": seal(data, self._key.read_or_create())}
+                sealed = {"version": SEALED_VERSION, "sealed": seal(data, self._key.read(create=True))}
                 data = msgspec.json.encode(sealed)
             write_atomically(self.path, data, 0o600)
         except (OSError, KeyUnavailable, CannotUnseal) as error:

@@ -37,7 +37,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
 if TYPE_CHECKING:
-    from mcpd.auth.login import LoginLink
+    from mcpd.auth.login import LoginAttempt
 
 # ── the tool ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,7 +210,7 @@ class LoginLinks:
             del self._shown[key]
             shown.ended.set()
 
-    async def _open(self, call: Call, server: str, error: McpdError) -> LoginLink:
+    async def _open(self, call: Call, server: str, error: McpdError) -> LoginAttempt:
         challenge = error.challenge if isinstance(error, NeedsAuth) else ()
         try:
             logins = await self._operations.logins.service()
@@ -218,11 +218,11 @@ class LoginLinks:
         except McpdError:
             raise error from None
 
-    async def _show(self, call: Call, link: LoginLink, key: _Key, error: McpdError) -> None:
+    async def _show(self, call: Call, link: LoginAttempt, key: _Key, error: McpdError) -> None:
         elicitation: dict[str, object] = {
             "mode": "url",
             "elicitationId": secrets.token_urlsafe(12),
-            "url": link.url,
+            "url": link.page,
             "message": _message(link, error),
         }
         async with trio.open_nursery() as nursery:
@@ -241,7 +241,7 @@ class LoginLinks:
             raise failure
 
     async def _show_modern(
-        self, call: Call, link: LoginLink, elicitation: Mapping[str, object]
+        self, call: Call, link: LoginAttempt, elicitation: Mapping[str, object]
     ) -> McpdError | None:
         question = _LinkQuestion()
         params = msgspec.json.encode(elicitation)
@@ -255,10 +255,10 @@ class LoginLinks:
         return await _outcome(link)
 
     async def _show_legacy(
-        self, call: Call, link: LoginLink, elicitation: dict[str, object]
+        self, call: Call, link: LoginAttempt, elicitation: dict[str, object]
     ) -> McpdError | None:
         params = msgspec.json.encode(elicitation)
-        server, request = link.server, call.request
+        server, request = link.request.server, call.request
         assert request is not None
         failure: McpdError | None = LoginLinkOpen(
             f"{server}: nobody has finished the login within {call.idle_timeout:g} s. Finish it in the "
@@ -296,13 +296,13 @@ class LoginLinks:
             await trio.sleep(PROGRESS_INTERVAL)
 
     async def _notify_when_done(
-        self, caller: Caller, link: LoginLink, elicitation: Mapping[str, object]
+        self, caller: Caller, link: LoginAttempt, elicitation: Mapping[str, object]
     ) -> None:
         if await _outcome(link) is None:
             self._notify_complete(caller, _json({"elicitationId": elicitation["elicitationId"]}))
 
 
-async def _outcome(link: LoginLink) -> McpdError | None:
+async def _outcome(link: LoginAttempt) -> McpdError | None:
     """Wait for the end of a login; return why it failed."""
     try:
         await link.wait()
@@ -311,11 +311,12 @@ async def _outcome(link: LoginLink) -> McpdError | None:
     return None
 
 
-def _message(link: LoginLink, error: McpdError) -> str:
-    what = "a login"
+def _message(link: LoginAttempt, error: McpdError) -> str:
+    server, offer, what = link.request.server, link.offer, "a login"
+    assert offer is not None
     if isinstance(error, NeedsAuth) and error.status == _FORBIDDEN:
-        what = f"a login with more access ({shorten(' '.join(link.scopes), 200)})"
-    return f"{link.server} requires {what} at {link.issuer}. The call continues when you have logged in."
+        what = f"a login with more access ({shorten(' '.join(offer.scopes), 200)})"
+    return f"{server} requires {what} at {offer.issuer}. The call continues when you have logged in."
 
 
 def _is_accepted(answer: Raw | bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Notifications on the desktop (org.freedesktop.Notifications), through the programs that send them."""
+"""Notifications on the desktop, through `notify-send` of libnotify."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import trio
 
@@ -18,8 +18,7 @@ log = logging.getLogger("mcpd.process")
 
 TIMEOUT = 5.0
 """Seconds for a program to pass on a notification. A session without a desktop may not answer."""
-_NAME = "org.freedesktop.Notifications"
-_ICON = "dialog-password"
+_PROGRAM = "notify-send"
 
 
 async def show_notification(title: str, text: str, environ: Mapping[str, str]) -> bool:
@@ -29,19 +28,18 @@ async def show_notification(title: str, text: str, environ: Mapping[str, str]) -
     """
     if not _has_session_bus(environ):
         return False
-    for name, *arguments in _commands(title, html.escape(text, quote=False)):
-        program = shutil.which(name, path=environ.get("PATH"))
-        if program is None:
-            continue
-        try:
-            returncode = await _run([program, *arguments], environ)
-        except OSError as error:
-            log.debug("%s cannot be run: %s", name, error.strerror)
-            continue
-        if returncode == 0:
-            return True
-        log.debug("%s failed with %d: is there a desktop?", name, returncode)
-    return False
+    program = shutil.which(_PROGRAM, path=environ.get("PATH"))
+    if program is None:
+        return False
+    options = ("--app-name=mcpd", "--icon=dialog-password", "--")
+    try:
+        returncode = await _run([program, *options, title, html.escape(text, quote=False)], environ)
+    except OSError as error:
+        log.debug("%s cannot be run: %s", program, error.strerror)
+        return False
+    if returncode != 0:
+        log.debug("%s failed with %d: is there a desktop?", program, returncode)
+    return returncode == 0
 
 
 async def _run(command: list[str], environ: Mapping[str, str]) -> int:
@@ -64,14 +62,6 @@ def _has_session_bus(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("DBUS_SESSION_BUS_ADDRESS")) or (
         directory is not None and os.path.exists(os.path.join(directory, "bus"))
     )
-
-
-def _commands(title: str, text: str) -> Iterator[list[str]]:
-    """Return the commands to try: notify-send of libnotify, and busctl of systemd, which is common."""
-    yield ["notify-send", "--app-name=mcpd", f"--icon={_ICON}", "--", title, text]
-    path = "/" + _NAME.replace(".", "/")
-    call = [_NAME, path, _NAME, "Notify", "susssasa{sv}i", "mcpd", "0", _ICON, title, text, "0", "0", "-1"]
-    yield ["busctl", "--user", "--", "call", *call]
 
 
 class LimitedNotifications:

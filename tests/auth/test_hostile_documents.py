@@ -15,10 +15,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.discovery import MAX_REQUESTS, FetchedAnswer, FetchError, GuardedFetch, LoginError
+from mcpd.auth.discovery import MAX_REQUESTS, FetchedAnswer, FetchError, GuardedFetch
 from mcpd.auth.oauth.metadata import is_usable
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.token_store import StoredLogin
+from mcpd.model.errors import LoginFailed
 from tests.auth.attempts import attempting
 from tests.auth.authorization_server import ISSUER, URL, a_login
 from tests.auth.authorization_server import AuthorizationServer as RotatingServer
@@ -149,7 +150,7 @@ async def test_t13_redirects_in_a_loop_end(count: int) -> None:
             await request.reply(302, location=f"{request.path.rstrip('0123456789')}{next(asked) % count}")
 
     async with fake_http(turn) as server, attempting(server.url) as attempt:
-        with pytest.raises(LoginError, match="redirects"):
+        with pytest.raises(LoginFailed, match="redirects"):
             await attempt.wait_offer()
         assert len(server.requests) <= MAX_REQUESTS
 
@@ -222,7 +223,7 @@ async def test_t12_a_forged_answer_reaches_no_token_endpoint(
         async with attempting(server.url) as attempt:
             offer = await attempt.wait_offer()
             page = await server.return_to(forged(await server.visit(offer.url), **changes))
-            with pytest.raises(LoginError) as caught:
+            with pytest.raises(LoginFailed) as caught:
                 await attempt.wait()
         assert server.token_requests == []
         assert INJECTED not in page.text + str(caught.value)

@@ -9,8 +9,8 @@ import attrs
 import pytest
 import trio
 
-from mcpd.auth.discovery import LoginError
 from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.model.errors import LoginFailed
 from tests.auth.attempts import Memory, attempting
 from tests.auth.test_token_store import LOGIN
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
@@ -28,14 +28,14 @@ async def logged_in(server: AuthorizationServer, memory: Memory | None = None, *
     return memory
 
 
-async def failure(server: AuthorizationServer, memory: Memory | None = None, **options: Any) -> LoginError:
+async def failure(server: AuthorizationServer, memory: Memory | None = None, **options: Any) -> LoginFailed:
     """Return why a login failed, before or after the browser."""
     async with attempting(server.url, memory, **options) as attempt:
         try:
             offer = await attempt.wait_offer()
             await server.return_to(await server.visit(offer.url))
             await attempt.wait()
-        except LoginError as error:
+        except LoginFailed as error:
             assert "secret" not in str(error)  # noqa: PT017 - it is returned
             return error
     raise AssertionError("the login succeeded")
@@ -94,7 +94,7 @@ async def test_a_server_that_cannot_answer_now_is_not_one_without_metadata(path:
     async with authorization_server() as server:
         server.answers[path] = (status, b"")
         error = await failure(server)
-        assert error.try_later
+        assert "try again later" in error.message
         assert server.asked("/register") == []
 
 
@@ -171,7 +171,7 @@ async def test_a_cancelled_login_closes_its_port() -> None:
     async with authorization_server() as server:
         async with attempting(server.url) as attempt:
             offer = await attempt.wait_offer()
-        with pytest.raises(LoginError, match="cancelled"):
+        with pytest.raises(LoginFailed, match="cancelled"):
             await attempt.wait()
         port = urlsplit(offer.redirect_uri or "").port
         with pytest.raises(OSError, match="connect"):

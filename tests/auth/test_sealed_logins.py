@@ -44,15 +44,10 @@ class FakeKey:
         self.key = key
         self.problem = problem
 
-    def read(self) -> bytes:
+    def read(self, *, create: bool = False) -> bytes:
         if self.problem:
             raise KeyUnavailable(self.problem)
         return self.key
-
-    read_or_create = read
-
-    def check(self) -> None:
-        self.read()
 
 
 def with_login(found: StoredLogins) -> StoredLogins:
@@ -134,7 +129,7 @@ def test_a_systemd_credential_is_a_key(tmp_path: Path) -> None:
         CredentialKey(environ).read()
     path.write_bytes(secrets.token_bytes(48))
     key = CredentialKey(environ)
-    assert key.read() == key.read_or_create()
+    assert key.read() == key.read(create=True)
     assert len(key.read()) == 32
     assert isinstance(login_key("credential", environ), CredentialKey)
     assert isinstance(login_key("keyring", environ), KeyringKey)
@@ -206,8 +201,8 @@ def test_the_key_is_kept_in_a_real_keyring(session: Mapping[str, str], tmp_path:
     assert read_secret(session) is None
     with pytest.raises(KeyUnavailable, match="no longer in the keyring"):
         KeyringKey(session).read()
-    first = KeyringKey(session).read_or_create()
-    assert KeyringKey(session).read_or_create() == KeyringKey(session).read() == first
+    first = KeyringKey(session).read(create=True)
+    assert KeyringKey(session).read(create=True) == KeyringKey(session).read() == first
     store_secret(session, b"k" * 32)
     assert read_secret(session) == b"k" * 32
     store = TokenStore(tmp_path / "state", KeyringKey(session))
@@ -226,9 +221,9 @@ def test_a_locked_keyring_is_not_unlocked_with_a_dialog(session: Mapping[str, st
     store_secret(session, b"k" * 32)
     with _connected(session) as connection:
         get_collection_by_alias(connection, "default").lock()
-    for attempt in (KeyringKey(session).read, KeyringKey(session).read_or_create):
+    for create in (False, True):
         with pytest.raises(KeyUnavailable, match="the keyring is locked"):
-            attempt()
+            KeyringKey(session).read(create=create)
 
 
 async def test_servers_are_connected_again_when_the_keyring_is_unlocked(

@@ -36,23 +36,9 @@ def recorded(home: Path, name: str) -> list[str]:
 
 
 async def test_a_notification_is_sent_once_and_shown_as_text(tmp_path: Path, environ: dict[str, str]) -> None:
-    for name in ("notify-send", "busctl"):
-        recording(tmp_path, name)
+    recording(tmp_path, "notify-send")
     assert await show_notification("-x: login needed", "<b>a & b", environ)
     assert recorded(tmp_path, "notify-send")[-3:] == ["--", "-x: login needed", "&lt;b&gt;a &amp; b"]
-    assert recorded(tmp_path, "busctl") == []
-
-
-async def test_the_bus_is_used_where_libnotify_is_missing_or_fails(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
-    recording(tmp_path, "busctl")
-    assert await show_notification("title", "text", environ)
-    recording(tmp_path, "notify-send", fails=True)
-    assert await show_notification("title", "text", environ)
-    call = recorded(tmp_path, "busctl")
-    assert len(call) == 2 * len(call[: len(call) // 2])
-    assert call[: len(call) // 2][-6:] == ["dialog-password", "title", "text", "0", "0", "-1"]
 
 
 async def test_without_a_desktop_nothing_happens(tmp_path: Path, environ: dict[str, str]) -> None:
