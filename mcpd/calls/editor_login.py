@@ -213,8 +213,7 @@ class LoginLinks:
     async def _open(self, call: Call, server: str, error: McpdError) -> LoginAttempt:
         challenge = error.challenge if isinstance(error, NeedsAuth) else ()
         try:
-            logins = await self._operations.logins.service()
-            return await logins.link(server, challenge)
+            return await (await self._operations.logins.service()).link(server, challenge)
         except McpdError:
             raise error from None
 
@@ -312,11 +311,11 @@ async def _outcome(link: LoginAttempt) -> McpdError | None:
 
 
 def _message(link: LoginAttempt, error: McpdError) -> str:
-    server, offer, what = link.request.server, link.offer, "a login"
+    offer, what = link.offer, "a login"
     assert offer is not None
     if isinstance(error, NeedsAuth) and error.status == _FORBIDDEN:
         what = f"a login with more access ({shorten(' '.join(offer.scopes), 200)})"
-    return f"{server} requires {what} at {offer.issuer}. The call continues when you have logged in."
+    return f"{offer.server} requires {what} at {offer.issuer}. The call continues when you have logged in."
 
 
 def _is_accepted(answer: Raw | bytes) -> bool:
