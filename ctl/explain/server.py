@@ -362,15 +362,10 @@ def _environment_rows(environment: Explanation | None, status: str, failure: Fai
 
     All differences are shown for a server that is ready.
     """
-    from mcpd.config.next_step import port_in_use
-
     if not environment:
         return []
     is_down = status in ("failed", "pending")
-    if is_down and failure:
-        is_cause = failure["kind"] in _ENVIRONMENT_MATTERS and not port_in_use(failure.get("stderr", []))
-    else:
-        is_cause = status in READY
+    is_cause = failure["kind"] in _ENVIRONMENT_MATTERS if is_down and failure else status in READY
     if not is_cause:
         return []
     rows: Rows = []

@@ -149,7 +149,7 @@ class Approvals:
         self,
         announce: Callable[[str, str], None],
         notify: Callable[[str, str], None],
-        insert_rule: Callable[[int, Mapping[str, object], str], Awaitable[None]],
+        insert_rule: Callable[[int, Mapping[str, object]], Awaitable[None]],
     ) -> None:
         """`announce` is called with a server and a message when a call begins to wait, and when it ends to;
         `notify` shows a notification with a title and a text on the desktop; `insert_rule` is
@@ -321,8 +321,8 @@ class Approvals:
         if place is None:
             raise NoLastingRuleError(f"the rule at {pending.rule.place} is not in a list")
         now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-        comment = f"Allowed by {_user()} on {now} for {pending.who}, in {where}"
-        await self.insert_rule(int(place[1]), rule, comment)
+        reason = f"allowed by {_user()} on {now} for {pending.who}, in {where}"
+        await self.insert_rule(int(place[1]), {**rule, "reason": reason})
 
 
 _INDEX = re.compile(r"\.policies\[(\d+)\]$")

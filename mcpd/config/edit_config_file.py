@@ -83,8 +83,8 @@ def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool
     return True
 
 
-def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: str, expected: object) -> None:
-    """Insert a rule before the one with the index `before`, with a comment.
+def insert_rule(path: Path, before: int, rule: Mapping[str, object], expected: object) -> None:
+    """Insert a rule before the one with the index `before`.
 
     Raises what `add_server` does, and BadSpec if the rules in the file are not the `expected` ones.
     """
@@ -94,7 +94,7 @@ def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: st
         message = f"the rules in {path} have changed, and are not in force yet"
         raise BadSpec.single(message, "run `mcpctl reload` and try again", path)
     try:
-        document = document.with_item(key_path, before, rule, comment)
+        document = document.with_item(key_path, before, rule)
     except BadSpec as error:
         place = ".".join(("$", *key_path)) + f"[{before}]"
         fix = f"write this yourself before the rule at {place}: {json.dumps(rule, ensure_ascii=False)}"

@@ -301,7 +301,7 @@ class ActiveConfig:
             self._state_file.clear_toggle(name)
             return self._apply_edit(parsed, rest, fresh)
 
-    async def insert_rule(self, before: int, rule: Mapping[str, object], comment: str) -> None:
+    async def insert_rule(self, before: int, rule: Mapping[str, object]) -> None:
         """Write a rule into the file, before the one with the index `before`, and apply it.
 
         Raises BadSpec, also if the file does not contain the rules in force, and CannotWrite.
@@ -312,9 +312,7 @@ class ActiveConfig:
                 fix = "change it there, or allow the call until the client disconnects"
                 raise BadSpec([Problem("$", message, fix)])
             path, expected = self.loaded.path, self.loaded.written_settings.get("policies")
-            fresh = await self.file.edit(
-                self.loaded, lambda: insert_rule(path, before, rule, comment, expected)
-            )
+            fresh = await self.file.edit(self.loaded, lambda: insert_rule(path, before, rule, expected))
             assert fresh is not None
             if self._source != "api":
                 self._activate(fresh)

@@ -230,16 +230,17 @@ def test_answer_for_good_is_a_rule_in_the_file(start: Start) -> None:
     assert client.call("add", {"a": 2, "b": 2}) == "4"
     assert approve("echo", "once", text="other tools still ask") == "other tools still ask"
     new = daemon.config.read_text()
-    comment, rule = (line.strip() for line in new.splitlines() if "Allowed by" in line or '"add"' in line)
-    assert re.fullmatch(r"// Allowed by \w+ on \d.* UTC for ed.*, in mcpctl or the dashboard", comment)
-    assert json.loads(rule.rstrip(",")) == {
+    (line,) = (line.strip() for line in new.splitlines() if '"add"' in line)
+    rule = json.loads(line.rstrip(","))
+    assert re.fullmatch(r"allowed by \w+ on \d.* UTC for ed.*, in mcpctl or .*", rule.pop("reason"))
+    assert rule == {
         "decision": "allow",
         "clients": ["ed"],
         "executables": [os.readlink(f"/proc/{os.getpid()}/exe")],
         "servers": ["test"],
         "tools": ["add"],
     }
-    kept = [line for line in new.splitlines() if "Allowed by" not in line and '"add"' not in line]
+    kept = [line for line in new.splitlines() if '"add"' not in line]
     assert kept == text.splitlines()
     other = McpClient(daemon, "2025-11-25", server="test", client={"name": "other"}, capabilities={})
     key = other.send("tools/call", name="add", arguments={"a": 1, "b": 1})

@@ -236,7 +236,7 @@ async def test_event_loop_continues_while_the_file_is_parsed(
         active.reload,
         partial(active.add, "b", {"command": "x"}, save=True),
         partial(active.remove, "a", save=True),
-        partial(active.insert_rule, 0, {"decision": "deny", "tools": ["x"]}, "because"),
+        partial(active.insert_rule, 0, {"decision": "deny", "tools": ["x"]}),
     ]
     for each, names in zip(work, (["a"], ["a", "b"], ["b"], ["b"]), strict=True):
         turn.clear()

@@ -97,13 +97,10 @@ class Document:
         inner[path[-1]] = value
         return self._apply(wanted, path, lambda editor: editor.change(self.text, path, value))
 
-    def with_item(
-        self, key_path: KeyPath, index: int, item: Mapping[str, object], comment: str = ""
-    ) -> Document:
+    def with_item(self, key_path: KeyPath, index: int, item: Mapping[str, object]) -> Document:
         """Insert an object into the list at `key_path`, or append it if `index` is the list's length.
 
-        If nothing is there, creates the list. `comment` is one line of text to write above an object that is
-        inserted before another. It is not written elsewhere, nor into JSON without comments.
+        If nothing is there, creates the list.
         """
         value = self.value_at(key_path)
         if value in (None, []):
@@ -112,10 +109,7 @@ class Document:
             raise self._unsafe_error()
         wanted, inner = self._copy_to(key_path[:-1])
         inner[key_path[-1]] = [*value[:index], dict(item), *value[index:]]
-        line = "".join(each if each.isprintable() else " " for each in comment)
-        return self._apply(
-            wanted, key_path, lambda editor: editor.insert(self.text, key_path, index, item, line)
-        )
+        return self._apply(wanted, key_path, lambda editor: editor.insert(self.text, key_path, index, item))
 
     def _copy_to(self, key_path: KeyPath) -> tuple[dict[str, object], dict[str, object]]:
         """Return a copy of the value, and the object at `key_path` in it. Only the path is copied."""
@@ -227,11 +221,9 @@ class FormatEditor(Protocol):
 
     def change(self, text: str, path: KeyPath, value: object, /) -> str | None: ...
 
-    def insert(
-        self, text: str, key_path: KeyPath, index: int, item: Mapping[str, object], comment: str, /
-    ) -> str | None:
+    def insert(self, text: str, key_path: KeyPath, index: int, item: Mapping[str, object], /) -> str | None:
         """Insert an object into the list at `key_path`, before an element and the comments above that, or
-        after the last one. `comment` may be empty."""
+        after the last one."""
 
 
 def editor_for(kind: str) -> FormatEditor:

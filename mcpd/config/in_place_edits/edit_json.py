@@ -106,15 +106,8 @@ def _whole_lines(text: str, bare: str, start: int, end: int) -> tuple[int, int] 
     return (line - (2 if text[line - 2 : line] == "\r\n" else 1) if line else 0), rest
 
 
-def insert(
-    text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
-) -> str | None:
-    """Insert an object before the element `index` of the list at `key_path`, or append it.
-
-    Inserts the comment only if the text has comments already, because other programs may read it, such as jq.
-    """
-    if blank_comments(text) == text:
-        comment = ""
+def insert(text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object]) -> str | None:
+    """Insert an object before the element `index` of the list at `key_path`, or append it."""
     bare = to_standard_json(text)
     at, _ = _descend(bare, key_path)
     every = entries(bare, at)
@@ -126,12 +119,10 @@ def insert(
     indent = text[line:start]
     new = json.dumps(item, ensure_ascii=False)
     if indent.strip():  # the others are on one line
-        above = f"/* {comment.replace('*/', '* /')} */ " if comment else ""
-        return f"{text[:start]}{above}{new}, {text[start:]}"
+        return f"{text[:start]}{new}, {text[start:]}"
     while line and text[_line_start(text, line - 1) : line].lstrip().startswith("//"):
         line = _line_start(text, line - 1)
-    above = f"{indent}// {comment}{eol}" if comment else ""
-    return f"{text[:line]}{above}{indent}{new},{eol}{text[line:]}"
+    return f"{text[:line]}{indent}{new},{eol}{text[line:]}"
 
 
 def _descend(bare: str, path: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:

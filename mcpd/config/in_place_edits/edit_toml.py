@@ -78,10 +78,8 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     return "".join([*lines[: last + 1], f"{path[-1]} = {written}{eol}", *lines[last + 1 :]])
 
 
-def insert(
-    text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
-) -> str | None:
-    """Insert a table before the element `index` of an array of tables, with a comment; or append it."""
+def insert(text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object]) -> str | None:
+    """Insert a table before the element `index` of an array of tables; or append it."""
     lines = text.splitlines(keepends=True)
     elements = [
         number
@@ -98,7 +96,7 @@ def insert(
     while first and lines[first - 1].lstrip().startswith("#"):
         first -= 1
     eol = "\r\n" if "\r\n" in text else "\n"
-    new = [*([f"# {comment}"] if comment else []), head, *members, ""]
+    new = [head, *members, ""]
     return "".join([*lines[:first], *(line + eol for line in new), *lines[first:]])
 
 

@@ -117,10 +117,8 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     return _insert_after(lines, last, f"{' ' * inner.start_mark.column}{path[-1]}: {written}\n")
 
 
-def insert(
-    text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
-) -> str | None:
-    """Insert an object before the element `index` of the list at `key_path`, with a comment; or append it."""
+def insert(text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object]) -> str | None:
+    """Insert an object before the element `index` of the list at `key_path`; or append it."""
     root = _compose(text)
     found = [] if root is None else _walk(root, key_path)
     if len(found) < len(key_path):
@@ -142,8 +140,7 @@ def insert(
         return _insert_after(lines, last, block)
     while lines[first - 1].lstrip().startswith("#"):
         first -= 1
-    above = f"{' ' * column}# {comment}{eol}" if comment else ""
-    return "".join([*lines[:first], above, block.replace("\n", eol), *lines[first:]])
+    return "".join([*lines[:first], block.replace("\n", eol), *lines[first:]])
 
 
 def _compose(text: str) -> _Node | None:
