@@ -336,6 +336,21 @@ async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Cl
     assert len(w.gateway.approvals.list(str)) == 2
 
 
+async def test_answer_of_a_client_counts_once_if_the_rule_cannot_be_written(
+    autojump_clock: Clock, w: World
+) -> None:
+    Written(w, fails=True)
+    user = w.user("legacy")
+    user.says = accept("always")
+    call = await asked(w, user)
+    reply(user, call)
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
+    user.call()
+    await trio.sleep(1)
+    assert heard(w) == [user.tag], "the next call is asked about"
+
+
 # ── calls of several rounds (2026-07-28, `input_required`) ──────────────────────────────────────
 
 

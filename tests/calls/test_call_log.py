@@ -22,6 +22,7 @@ from mcpd.model.advice import temporary_name
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.events import CallLogLevel, CallOutcome, CallsParams
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
+from mcpd.state.clients import program_name
 from tests.calls.test_cache_stage import answer, read
 from tests.calls.test_engine import put, sent
 from tests.gateway.mcp_client import MODERN
@@ -214,6 +215,25 @@ async def test_switched_off_log_records_nothing(tmp_path: Path) -> None:
         put(w.user("legacy", {}), name="t")
         w.lose()
         assert await outcomes(log) == ["failed"]
+
+
+async def test_name_of_a_client_that_has_exited_is_known(tmp_path: Path) -> None:
+    """`mcpctl call` exits as soon as it has the result, before the record is made."""
+    async with logged(tmp_path / "calls") as (w, log):
+        program = await trio.lowlevel.open_process(["sleep", "1000"])
+        try:
+            with trio.fail_after(30):
+                while program_name(program.pid) != "sleep":  # its exec may not be complete yet
+                    await trio.lowlevel.checkpoint()
+            script = Script(w, program.pid)
+            script.call("t")
+        finally:
+            program.kill()
+            await program.wait()
+        (key,) = script.caller.calls
+        w._say({"id": int(script.caller.calls[key].key), "result": {"content": []}})
+        (record,) = await log.read(CallsParams())
+    assert (record.client, record.pid) == ("sleep", program.pid)
 
 
 def test_server_of_try_is_recorded_by_its_url_or_command_without_secrets() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,11 +15,14 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
+from mcpd.api.control.reports import explain_policy
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.routes import ROUTES
+from mcpd.gateway.facts import SessionFacts
 from mcpd.gateway.session import ClientSession
+from mcpd.model.config_api import PolicyParams
 from mcpd.model.errors import McpdError
-from mcpd.model.policy import ClientFacts, Decision, PolicyRule
+from mcpd.model.policy import ClientFacts, Decision, PolicyRule, Profile
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import meta
@@ -132,6 +137,41 @@ async def test_denied_tool_is_refused_with_the_rule_and_is_in_no_list(w: World, 
     assert [tool["name"] for tool in listed["result"]["tools"]] == [f"{prefix}get_issue"]
     assert client.ask("tools/call", name=f"{prefix}get_issue", arguments={}) is None
     assert len(w.wire.frames) == 1, "sent"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "named"),
+    [
+        ({"clients": ("zed",)}, "zed delete_repo@srv"),
+        ({"clients": ("z*", "mcp")}, "zed delete_repo@srv"),
+        ({"clients": ("mcp*",)}, "'mcp 0.1.0' delete_repo@srv"),
+        ({"profiles": ("*",)}, "zed delete_repo@srv --profile work"),
+        ({"executables": ("python*",)}, "zed delete_repo@srv"),
+    ],
+    ids=str,
+)
+async def test_hint_has_the_same_answer_after_the_client_has_left(
+    w: World, conditions: Any, named: str
+) -> None:
+    """The command in the error names the client such that the rule matches it without a connection."""
+    client = Client(w)
+    client.session.peer = "mcp 0.1.0"  # sorted before `zed`
+    has_profile = "profiles" in conditions
+    client.session._facts = SessionFacts(client.session.client, Profile(name="work") if has_profile else None)
+    denied = rule("deny", tools=("delete_*",), **conditions)
+    apply(w, denied)
+    answer = client.ask("tools/call", name="delete_repo", arguments={})
+    assert_refused(w, answer, "denied")
+    assert answer is not None
+    (command,) = re.findall(r"`(.*)` explains", answer["error"]["message"])
+    assert command == f"mcpctl policy test {named}"
+    asked = PolicyParams(client=shlex.split(command)[3], server="srv", tool="delete_repo")
+    client.session.close("it left")
+    assert not w.gateway.sessions
+    loaded: Any = w.gateway.core.config.loaded
+    loaded.source = "config.json"
+    found = explain_policy(w.gateway, asked)
+    assert has_profile or (found.decision, found.rule) == ("deny", denied.place)
 
 
 async def test_read_only_server_refuses_all_other_tools(w: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,7 +35,16 @@ def a_catalog() -> Catalog:
     )
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data.replace(b"echo", b"ec\xffo")])
+def without_tools(data: bytes) -> bytes:
+    """Rename a member, with the checksum of the new text."""
+    body = data.replace(b'"tools"', b'"tolls"').partition(b",")[2]
+    return b'{"crc32":"%08x",%b' % (zlib.crc32(body), body)
+
+
+DAMAGES = [lambda data: data[:-9], lambda data: data.replace(b"echo", b"ec\xffo"), without_tools]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_ignored_cache_file_is_named_in_the_log(
     damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,3 +73,10 @@ def test_ignored_history_entries_are_counted_in_the_log(
     (record,) = caplog.records
     assert re.search(rf"{re.escape(str(file))}.* 2 ", record.getMessage())
     assert msgspec.json.decode(line)["at"] == AT
+
+
+def test_state_with_an_impossible_time_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"toggles": {"it": 1e300}}')
+    store = StateFile(tmp_path, tmp_path / "cache")
+    assert store.state.toggles == {}
+    assert "is invalid" in store.read_problem
