@@ -449,13 +449,6 @@ class ToolStats(TypedDict):
     counts: CallCounts
     tags: NotRequired[list[str]]
 
-class ClientUsage(TypedDict):
-    pid: int | None
-    name: str
-    since: str
-    attached: NotRequired[str]
-    calls: NotRequired[int]
-
 class ProcessCost(TypedDict):
     processes: int
     memory: int
@@ -472,7 +465,7 @@ class ServerStats(TypedDict):
     cache_misses: NotRequired[int]
     buckets: NotRequired[list[LatencyBucket]]
     tools: NotRequired[list[ToolStats]]
-    clients: NotRequired[list[ClientUsage]]
+    clients: NotRequired[list[str]]
     cost: NotRequired[ProcessCost | None]
     cpu_seconds: NotRequired[float]
 
@@ -480,7 +473,7 @@ class Stats(TypedDict):
     since: str
     at: str
     servers: list[ServerStats]
-    clients: list[ClientUsage]
+    clients: int
     daemon: NotRequired[ProcessCost | None]
 
 class StatsParams(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ctl.api_types import (
         CallCounts,
         ClientsResult,
-        ClientUsage,
         ProcessCost,
         ServerStats,
         ServerUsage,
@@ -162,7 +162,7 @@ def top_table(before: Stats | None, answer: Stats, sort: str, fit: int | None) -
     daemon = answer.get("daemon")
     cpu = _cpu(before.get("daemon") if before else None, daemon, elapsed)
     memory = daemon["memory"] if daemon else 0
-    clients = count(len(answer["clients"]), "client")
+    clients = count(answer["clients"], "client")
     footer = f"mcpd itself: {format_bytes(memory)}, {_format_percent(cpu)} CPU; {clients}"
     right = tuple(range(2, len(header) - 1))
     return [*table(header, rows, right=right, fit=fit, drop=_DROP_ORDER), [], [paint(footer, "dim")]]
@@ -203,12 +203,9 @@ def _counts(counts: CallCounts) -> list[str]:
     ]
 
 
-def _client_names(clients: Sequence[ClientUsage]) -> str:
+def _client_names(clients: Sequence[str]) -> str:
     """Return each program once, with the number of its connections."""
-    counted: dict[str, int] = {}
-    for client in clients:
-        name = client["name"] or str(client["pid"])
-        counted[name] = counted.get(name, 0) + 1
+    counted = Counter(clients)
     return ", ".join(name if times == 1 else f"{name} ({times})" for name, times in counted.items()) or "-"
 
 

@@ -408,22 +408,6 @@ class ProcessCost(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ClientUsage(Record):
-    """A connected client."""
-
-    pid: int | None
-    """The process ID. This is null if the client is connected over TCP, because its process is unknown."""
-    name: str
-    """The name that the client provided, or the name of its program."""
-    since: str
-    attached: str = ""
-    """The server that the client uses through MCP, or `*` for all servers. This is empty if the client
-    does not use MCP."""
-    calls: int = 0
-    """The number of tool calls that the client has started."""
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ServerStats(Record):
     server: str
     status: ServerState
@@ -439,8 +423,9 @@ class ServerStats(Record):
     buckets: tuple[LatencyBucket, ...] = ()
     tools: tuple[ToolStats, ...] = ()
     """The server's tools, starting with the tool that is called most often."""
-    clients: tuple[ClientUsage, ...] = ()
-    """The connected clients that are attached only to this server or have called one of its tools."""
+    clients: tuple[str, ...] = ()
+    """The names of the connected clients that are attached only to this server or have called one of its
+    tools. `mcpd/clients` describes them."""
     cost: ProcessCost | None = None
     """The resources of the server. This is null if they were not requested, or if mcpd does not run a process
     for the server."""
@@ -457,8 +442,8 @@ class Stats(Record):
     since: str
     at: str
     servers: tuple[ServerStats, ...]
-    clients: tuple[ClientUsage, ...]
-    """All connected clients."""
+    clients: int
+    """The number of connected clients."""
     daemon: ProcessCost | None = None
     """The resources of mcpd itself, not including its servers."""
 

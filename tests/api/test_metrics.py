@@ -52,7 +52,7 @@ def test_names_with_special_characters_are_escaped() -> None:
         config=ConfigStatus(source="none", path="", generation=1, loaded_at=NOW),
         daemon=DaemonInfo(version='0"1', pid=1, started_at=NOW, socket="/s", instance="i", clients=0),
     )
-    received = render(status, Stats(since=NOW, at=NOW, servers=(server,), clients=(), daemon=None))
+    received = render(status, Stats(since=NOW, at=NOW, servers=(server,), clients=0, daemon=None))
     families = {family.name: family for family in text_string_to_metric_families(received)}
     tools = [sample.labels["tool"] for sample in families["mcpd_tool_calls"].samples]
     assert sorted(set(tools)) == sorted(HOSTILE)
@@ -92,7 +92,7 @@ def test_logins_are_counted_for_each_server_that_uses_them() -> None:
         config=ConfigStatus(source="none", path="", generation=1, loaded_at=NOW),
         daemon=DaemonInfo(version="1", pid=1, started_at=NOW, socket="/s", instance="i", clients=0),
     )
-    text = render(status, Stats(since=NOW, at=NOW, servers=(), clients=(), daemon=None), (login, unused))
+    text = render(status, Stats(since=NOW, at=NOW, servers=(), clients=0, daemon=None), (login, unused))
     families = {family.name: family.samples for family in text_string_to_metric_families(text)}
     assert {(s.labels["server"], s.value) for s in families["mcpd_login_needed"]} == {
         ("one", 1.0),

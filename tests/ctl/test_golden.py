@@ -362,7 +362,6 @@ CALLS: dict[str, Answers] = {
 # ── the rest ────────────────────────────────────────────────────────────────────────────────────
 
 COUNTS = {"calls": 12, "errors": 2, "lost": 1, "cancelled": 0, "p50_ms": 2.6, "p95_ms": 87.0, "p99_ms": None}
-CLIENT = {"pid": 7, "name": "zed", "since": NOW, "attached": "time", "calls": 3}
 
 
 def stats(at: str = NOW, cpu: float = 1.0, calls: int = 12) -> dict[str, object]:
@@ -373,12 +372,12 @@ def stats(at: str = NOW, cpu: float = 1.0, calls: int = 12) -> dict[str, object]
         "counts": {**COUNTS, "calls": calls},
         "in_flight": 1,
         "tools": [{"tool": "convert", "tags": ["safe"], "counts": COUNTS}],
-        "clients": [CLIENT, {**CLIENT, "attached": ""}],
+        "clients": ["zed", "zed"],
         "cache_hits": 1,
         "cache_misses": 2,
         "cost": cost,
     }
-    return {"since": NOW, "at": at, "servers": [one], "clients": [CLIENT], "daemon": {**cost, "processes": 1}}
+    return {"since": NOW, "at": at, "servers": [one], "clients": 1, "daemon": {**cost, "processes": 1}}
 
 
 def two_samples() -> object:
@@ -459,7 +458,10 @@ OTHERS: dict[str, Answers] = {
         "mcpd/clients": {
             "clients": [
                 {
-                    **CLIENT,
+                    "pid": 7,
+                    "name": "zed",
+                    "since": NOW,
+                    "calls": 3,
                     "via": "bridge",
                     "sees": "*",
                     "protocol_version": "2025-06-18",

@@ -14,7 +14,6 @@ import trio
 
 from mcpd.model.api import (
     CallCounts,
-    ClientUsage,
     DaemonStatus,
     LatencyBucket,
     Metrics,
@@ -56,7 +55,7 @@ async def collect_stats(operations: Operations, name: str | None, *, processes: 
         since=rfc3339(operations.started_at),
         at=rfc3339(time.time()),
         servers=tuple(map(stats_of, servers)),
-        clients=tuple(_client_use(client, None) for client in clients),
+        clients=len(clients),
         daemon=_sum_costs([costs.get(None)]),
     )
 
@@ -115,7 +114,7 @@ def _server_stats(
             for tool, count in tools
         ),
         clients=tuple(
-            _client_use(client, name)
+            client.name or str(client.pid)
             for client in clients
             if client.attached == name or client.calls.get(name)
         ),
@@ -138,16 +137,6 @@ def _call_counts(count: ToolCallStats) -> CallCounts:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
-
-
-def _client_use(client: ClientConnection, server: str | None) -> ClientUsage:
-    return ClientUsage(
-        pid=client.pid,
-        name=client.name,
-        since=rfc3339(client.since),
-        attached=client.attached,
-        calls=sum(client.calls.values()) if server is None else client.calls.get(server, 0),
-    )
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -204,7 +193,7 @@ def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = (
 
     add("build_info", 1, version=status.daemon.version)
     add("start_time_seconds", datetime.fromisoformat(stats.since).timestamp())
-    add("clients", len(stats.clients))
+    add("clients", stats.clients)
     if stats.daemon is not None:
         add("memory_bytes", stats.daemon.memory)
         add("cpu_seconds_total", stats.daemon.cpu_seconds)
