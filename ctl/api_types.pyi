@@ -588,7 +588,7 @@ class VersionInfo(TypedDict):
     search_path: str
     protocol_versions: list[str]
 
-class ToolResult(TypedDict):
+class CallResult(TypedDict):
     success: bool
     output: NotRequired[str]
     data: NotRequired[object]
@@ -846,7 +846,7 @@ class Call(Protocol):
     @overload
     def __call__(
         self, method: Literal["mcpd/call"], params: CallParams, **options: Unpack[CallOptions]
-    ) -> Reply[ToolResult]: ...
+    ) -> Reply[CallResult]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/logs"], params: LogsParams, **options: Unpack[CallOptions]

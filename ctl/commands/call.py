@@ -41,7 +41,7 @@ from ctl.show.progress import change_each, state_phrase, status_summary
 from mcpd.model.advice import temporary_name, without_name
 
 if TYPE_CHECKING:
-    from ctl.api_types import CallParams, Reply, ToolResult, ToolsResult
+    from ctl.api_types import CallParams, CallResult, Reply, ToolsResult
 
 _LIST_TIMEOUT = 60.0
 """Seconds for the list of tools; a shorter `--timeout` limits it, too."""
@@ -200,7 +200,7 @@ def _show_raw(cli: CliContext, reply: Reply[Json]) -> int:
     return 1 if reply.value.get("isError") is True else 0
 
 
-def _show_result(cli: CliContext, reply: Reply[ToolResult]) -> int:
+def _show_result(cli: CliContext, reply: Reply[CallResult]) -> int:
     """Print the result of a tool. Returns the exit code."""
     result, out = reply.value, cli.out
     success = result["success"]

@@ -302,7 +302,7 @@ class TokenStore:
             document = msgspec.json.decode(data)
             if not isinstance(document, dict) or not isinstance(document.get("version"), int):
                 raise ValueError("it has no version")
-        except (ValueError, msgspec.MsgspecError, RecursionError, json_text.TooLarge):
+        except (ValueError, msgspec.MsgspecError, RecursionError, json_text.JsonTooLarge):
             raise self._damaged() from None
         self._is_plain = document["version"] != SEALED_VERSION
         if document["version"] == SEALED_VERSION:

@@ -331,7 +331,7 @@ class CallParams(Record):
     """The number of seconds without progress, after the call was sent, after which mcpd cancels it. If this
     is null, mcpd uses the configured timeout."""
     raw: bool = False
-    """If this is true, mcpd returns the MCP result unchanged instead of a ToolResult."""
+    """If this is true, mcpd returns the MCP result unchanged instead of a CallResult."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

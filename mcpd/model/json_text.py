@@ -66,19 +66,19 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 
 
-class TooLarge(ValueError):
+class JsonTooLarge(ValueError):
     """The document exceeds a limit; the message names the limit and its value. Nothing was decoded."""
 
 
 def check_size(data: bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_BYTES) -> None:
-    """Raise TooLarge if a JSON document exceeds one of these limits, or nests deeper than MAX_DEPTH.
+    """Raise JsonTooLarge if a JSON document exceeds one of these limits, or nests deeper than MAX_DEPTH.
 
     Takes 6 ms per MiB at most, and nothing for a small document. The document need not be valid.
     """
     if len(data) <= MAX_DEPTH and len(data) <= max_values:
         return
     if len(data) > max_bytes:
-        raise TooLarge(f"{len(data)} bytes, which is more than {max_bytes}")
+        raise JsonTooLarge(f"{len(data)} bytes, which is more than {max_bytes}")
     opened = count_up_to(data, b"[", max_values) + count_up_to(data, b"{", max_values)
     # Upper bounds, which are enough for nearly all documents: they also count what is inside strings.
     if opened <= MAX_DEPTH and opened + count_up_to(data, b",", max_values) < max_values:
@@ -86,9 +86,9 @@ def check_size(data: bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_B
     marks = _structure(data, 2 * max_values)
     # Each value but the first follows a comma or the bracket of its parent. An empty array counts twice.
     if len(marks) - marks.count(b"]") - marks.count(b"}") >= max_values:
-        raise TooLarge(f"more than {max_values} values")
+        raise JsonTooLarge(f"more than {max_values} values")
     if max(accumulate(map(_STEP.__getitem__, marks)), default=0) > MAX_DEPTH:
-        raise TooLarge(f"nested deeper than {MAX_DEPTH} levels")
+        raise JsonTooLarge(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def _structure(data: bytes, limit: int) -> bytes:
@@ -138,13 +138,13 @@ _decode_counting = msgspec.json.Decoder(dict[_CountedKey, Raw]).decode
 
 
 def members(raw: Raw | bytes) -> dict[str, Raw]:
-    """Decode one level of an object. Raises TooLarge, and what msgspec raises if it is not an object."""
+    """Decode one level of an object. Raises JsonTooLarge, and what msgspec raises if it is not an object."""
     _check_members(raw)
     return _decode_members(raw)
 
 
 def _check_members(raw: Raw | bytes) -> None:
-    """Raise TooLarge if an object has too many members, and perhaps what msgspec raises if it is none."""
+    """Raise JsonTooLarge if an object has too many members, and perhaps what msgspec raises if it is none."""
     # A member has at least four bytes.
     if len(raw) > 4 * MAX_MEMBERS and count_up_to(bytes(raw), b":", MAX_MEMBERS) > MAX_MEMBERS:
         _count.left = MAX_MEMBERS
@@ -152,15 +152,15 @@ def _check_members(raw: Raw | bytes) -> None:
             _decode_counting(raw)
         except msgspec.ValidationError:
             if _count.left < 0:
-                raise TooLarge(f"an object with more than {MAX_MEMBERS} members") from None
+                raise JsonTooLarge(f"an object with more than {MAX_MEMBERS} members") from None
             raise
 
 
 def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
-    """Decode one level of an array. Raises TooLarge, and what msgspec raises if it is not an array."""
+    """Decode one level of an array. Raises JsonTooLarge, and what msgspec raises if it is not an array."""
     found, has_more = first_items(raw, limit)
     if has_more:
-        raise TooLarge(f"an array with more than {limit} items")
+        raise JsonTooLarge(f"an array with more than {limit} items")
     return found
 
 

@@ -16,7 +16,7 @@ MAX_BLOCKS = 5000
 
 
 @attrs.frozen(kw_only=True)
-class ToolResult:
+class CallResult:
     """The result of a tool call. `output` contains all text, separated by newlines, and placeholders for
     other content."""
 
@@ -60,7 +60,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 _DECODE_ERRORS = (ValueError, RecursionError)
 
 
-def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult:
+def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> CallResult:
     """Convert the `result` member (JSON text) of a `tools/call` response. Never raises.
 
     Violations of the specification (`content` is not a list, blocks are not objects) become warnings. Content
@@ -71,7 +71,7 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolR
         members = _decode_result(result)
     except _DECODE_ERRORS:
         notes.append("the server's result is not an object")
-        return ToolResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
+        return CallResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
     try:
         blocks, has_more = first_items(members.content if len(members.content) else b"[]", MAX_BLOCKS)
     except _DECODE_ERRORS:
@@ -100,7 +100,7 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolR
         )
     output = "\n".join(texts) if len(texts) != 1 else texts[0]
     failed = bytes(members.isError) == b"true"
-    return ToolResult(
+    return CallResult(
         success=not failed,
         output=output,
         data=members.structuredContent if len(members.structuredContent) else None,

@@ -131,7 +131,7 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     """Decode one level of an array: its items, each as its own bytes. Raises BadFrame, and TooLarge."""
     try:
         return json_text.items(raw, limit)
-    except json_text.TooLarge as error:
+    except json_text.JsonTooLarge as error:
         raise TooLarge(f"{error}: {shorten(bytes(raw))}") from None
     except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
@@ -155,7 +155,7 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 
 def _not_an_object(raw: Raw | bytes, error: Exception) -> BadFrame:
     text = f"{error}: {shorten(bytes(raw))}"
-    return TooLarge(text) if isinstance(error, json_text.TooLarge) else BadFrame(f"not an object: {text}")
+    return TooLarge(text) if isinstance(error, json_text.JsonTooLarge) else BadFrame(f"not an object: {text}")
 
 
 def join_members(members: Mapping[str, Raw], start: bytes = b"{") -> bytes:
@@ -213,7 +213,7 @@ def value(raw: Raw | bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_B
             if sound == data:
                 raise
             decoded = msgspec.json.decode(sound)
-    except json_text.TooLarge as error:
+    except json_text.JsonTooLarge as error:
         raise TooLarge(f"{error}: {shorten(data)}") from None
     except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(data)}") from None

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from mcpd.model.json_text import TooLarge, check_size, first_items, items, members
+from mcpd.model.json_text import JsonTooLarge, check_size, first_items, items, members
 from tests.stopwatch import within
 
 LARGEST = 31 * 1024 * 1024
@@ -27,9 +27,9 @@ def test_members_and_items_of_one_level_are_counted_exactly(number: int) -> None
         assert len(members(whole)) == number
         assert len(items(Raw(array))) == number
     else:
-        with pytest.raises(TooLarge, match="more than 10000 members"):
+        with pytest.raises(JsonTooLarge, match="more than 10000 members"):
             members(Raw(whole))
-        with pytest.raises(TooLarge, match="more than 10000 items"):
+        with pytest.raises(JsonTooLarge, match="more than 10000 items"):
             items(Raw(array))
 
 
@@ -48,7 +48,7 @@ def test_ordinary_list_needs_no_decoder_of_its_own(monkeypatch: pytest.MonkeyPat
     array = b"[" + b",".join([tool] * 10_001) + b"]"
     found, has_more = first_items(array)
     assert (len(found), has_more) == (10_000, True)
-    with pytest.raises(TooLarge, match="more than 10000 items"):
+    with pytest.raises(JsonTooLarge, match="more than 10000 items"):
         items(array)
 
 
@@ -83,7 +83,7 @@ def test_largest_document_takes_no_time(kind: str) -> None:
 
     def seconds(read: Callable[[bytes], object]) -> float:
         began = time.thread_time()
-        with suppress(TooLarge, msgspec.MsgspecError, RecursionError):
+        with suppress(JsonTooLarge, msgspec.MsgspecError, RecursionError):
             read(HOSTILE[kind])
         return time.thread_time() - began
 

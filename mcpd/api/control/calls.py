@@ -82,7 +82,7 @@ class ControlCallRequest(ClientRequest):
     """A request to be forwarded, and what its response looks like."""
 
     raw: bool = True
-    """Whether the caller gets the MCP result itself, and not a `ToolResult`."""
+    """Whether the caller gets the MCP result itself, and not a `CallResult`."""
 
 
 _decode = msgspec.json.Decoder(CallRequest).decode

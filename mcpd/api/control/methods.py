@@ -43,7 +43,7 @@ from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import CallRecords, CallsParams, Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
-from mcpd.model.tool_result import ToolResult
+from mcpd.model.tool_result import CallResult
 from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer
@@ -374,7 +374,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "sends `notifications/progress` messages. mcpd forwards other members of `_meta`, such as trace "
         "context, to the server.",
         CallParams,
-        ToolResult,
+        CallResult,
     ),
     "mcpd/events": Method(
         "Stream events as `mcpd/event` notifications until the request is canceled. The first events are a "

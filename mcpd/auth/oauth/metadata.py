@@ -38,7 +38,7 @@ def json_object(body: bytes) -> Mapping[str, object] | None:
     try:
         json_text.check_size(body, MAX_VALUES, MAX_BYTES)
         value = msgspec.json.decode(body)
-    except (json_text.TooLarge, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except (json_text.JsonTooLarge, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
     return value if isinstance(value, dict) else None
 
