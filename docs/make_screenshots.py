@@ -99,7 +99,7 @@ def daemon(login_url: str) -> Iterator[dict[str, str]]:
     (home / "servers.json").write_text(json.dumps({"mcpServers": servers}))
     environ = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(home), "MCPD_SOCKET": str(home / "s")}
     environ["MCPD_CONFIG"] = str(home / "servers.json")
-    mcpctl(environ, "wait", "--for", "settled", "--timeout", "60")
+    mcpctl(environ, "wait", "time", "git", "--timeout", "60")
     try:
         yield environ
     finally:

@@ -152,9 +152,9 @@ def call(tour: Tour) -> None:
 
 def edit(tour: Tour) -> None:
     terminal, before = tour.terminal, tour.status()
-    terminal.heading(4, "Editors see all servers as one. `mcpctl install EDITOR` writes this entry")
-    tour.mcpctl("install", "cursor", "--print", has="bridge")
-    terminal.say("\nAn editor uses the entry like this (examples/editor.py, with the official SDK):")
+    terminal.heading(4, "Editors see all servers as one. `mcpctl install EDITOR` adds mcpd to an editor")
+    tour.mcpctl("install", "cursor", "--dry-run", has="would be added")
+    terminal.say("\nAn editor uses mcpd like this (examples/editor.py, with the official SDK):")
     calls = [("time__get_current_time", '{"timezone": "UTC"}'), ("test__add", '{"a": 20, "b": 22}')]
     words = [word for name, arguments in calls for word in ("--call", name, arguments)]
     bridge = ["mcpctl", "bridge", "--client", "demo"]
