@@ -17,7 +17,7 @@ from ctl.commands.import_ import unknown_editor
 from ctl.daemon.client import Json
 from ctl.editors.backups import EditorBackups
 from ctl.editors.config_files import BY_NAME, EditorSpec, UserContext, find_editor_files
-from ctl.editors.import_plan import find_import_target
+from ctl.editors.import_plan import ImportTarget, find_import_target
 from ctl.editors.install import FileChange
 from ctl.editors.install import install as install_entry
 from ctl.editors.install import uninstall as uninstall_entry
@@ -112,8 +112,9 @@ def install(
     options = _InstallOptions(server, profile, own, name, take_over, project, every, dry_run)
     backups = EditorBackups(os.environ)
     may_start = cli.may_start and not dry_run
-    _warn_if_unknown(cli, server, profile)
     everything = _take_over(cli, user, server, profile, may_start=may_start)
+    if everything.target is not None:
+        _warn_if_unknown(cli, everything.target, server, profile)
     return _for_each(cli, targets, _Installation(cli, user, options, backups, everything).install)
 
 
@@ -354,20 +355,12 @@ def _configured(user: UserContext) -> tuple[str, ...]:
     return tuple(name for name in installable_editors() if name in found)
 
 
-def _warn_if_unknown(cli: CliContext, server: str | None, profile: str | None) -> None:
+def _warn_if_unknown(cli: CliContext, active: ImportTarget, server: str | None, profile: str | None) -> None:
     """Warn about an unknown server or profile. It may be added later, but is more often a typo."""
-    if not server and not profile:
-        return
-    try:
-        active = find_import_target(cli)
-    except DaemonError:
-        return  # reported later
-    what, name, known = (
-        ("server", server, active.server_names) if server else ("profile", profile, active.profiles)
-    )
-    if name not in known:
-        available = f"available: {', '.join(sorted(known))}" if known else "there are none"
-        cli.out.warning(f"mcpd has no {what} '{name}' ({available})")
+    for what, name, known in (("server", server, active.server_names), ("profile", profile, active.profiles)):
+        if name and name not in known:
+            available = f"available: {', '.join(sorted(known))}" if known else "there are none"
+            cli.out.warning(f"mcpd has no {what} '{name}' ({available})")
 
 
 def _take_over(

@@ -242,23 +242,19 @@ def logout(cli: CliContext, server: str | None, every: bool) -> int:
     if not result["was_logged_in"]:
         cli.out.line("nobody is logged in" if server is None else f"{server}: nobody is logged in")
     for login in result.get("logins", []):
-        cli.out.line(f"{_describe_logout(login, server)}: logged out; {_revocation(login)}")
+        outcome = _REVOCATIONS[login.get("revoked")]
+        cli.out.line(f"{_describe_logout(login)}: logged out; {outcome}")
     return 0
 
 
-def _describe_logout(login: ForgottenLogin, server: str | None) -> str:
-    """Return which server, and which others, are logged out: `linear (and linear-eu)`."""
-    users = [name for name in login.get("servers", []) if name != server]
-    if server is None:
-        server, *users = [*users, *([] if users else [login["url"]])]
+def _describe_logout(login: ForgottenLogin) -> str:
+    """Return which servers are logged out: `linear, linear-eu (account work)`."""
     account = "" if login["account"] == "default" else f" (account {login['account']})"
-    return server + account + (f" (and {', '.join(users)})" if users else "")
+    return (", ".join(login.get("servers", [])) or login["url"]) + account
 
 
-def _revocation(login: ForgottenLogin) -> str:
-    match login.get("revoked"):
-        case True:
-            return "the authorization server has revoked the tokens"
-        case False:
-            return "the authorization server did not confirm that the tokens are revoked"
-    return "the authorization server offers no revocation; the tokens are deleted here"
+_REVOCATIONS = {
+    True: "the authorization server has revoked the tokens",
+    False: "the authorization server did not confirm that the tokens are revoked",
+    None: "the authorization server offers no revocation; the tokens are deleted here",
+}

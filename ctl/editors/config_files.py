@@ -272,7 +272,6 @@ EDITORS: tuple[EditorSpec, ...] = (
             _project("./.continue/config.yaml", ours=False),
             _user("~/.continue/config.yaml"),
             *(_user(f"~/.continue/mcpServers/*.{suffix}", ours=False) for suffix in ("yaml", "yml", "json")),
-            _user("~/.continue/config.json", ("experimental", "modelContextProtocolServers"), ours=False),
         ),
         frozenset({"continue"}),
         timeout_unit="either",

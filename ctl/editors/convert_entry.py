@@ -91,13 +91,6 @@ def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
 def _flatten(raw: RawEntry) -> dict[str, object]:
     """Return the fields without nested levels."""
     fields = dict(raw.fields)
-    for key in ("command", "transport"):  # older `command: {path, …}` of Zed, `transport: {…}` of Continue
-        inner = fields.get(key)
-        if isinstance(inner, dict):
-            del fields[key]
-            fields = {**inner, **fields}
-            if "path" in inner:
-                fields["command"] = fields.pop("path")
     options = fields.get("requestOptions")
     if isinstance(options, dict) and "headers" in options:
         fields.setdefault("headers", options["headers"])

@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from ctl.cli.errors import CtlError
-from ctl.cli.json_text import strings
 from ctl.editors.config_files import BY_NAME, ConfigLocation, EditorSpec, UserContext, resolve_paths
 from mcpd.config.in_place_edits.document import (
     Document,
@@ -142,8 +141,6 @@ def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = froz
     words: list[str] = []
     for key in ("command", "cmd", "args"):
         value = fields.get(key)
-        if isinstance(value, dict):
-            value = [value.get("path"), *strings(value.get("args"))]
         words += [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
     urls = (fields.get(key) for key in ("url", "serverUrl", "httpUrl", "uri"))
     return _runs_bridge(words) or any(_is_mcpd_url(url, addresses) for url in urls if isinstance(url, str))

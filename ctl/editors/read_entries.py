@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -270,22 +269,11 @@ def _entries_at(
     if isinstance(value, dict):
         named = [(str(name), fields) for name, fields in value.items()]
     elif isinstance(value, list):
-        named = [(_name_of_listed(fields), fields) for fields in value]
+        named = [(str(mapping(fields).get("name") or "server"), fields) for fields in value]
     for name, fields in named:
         if isinstance(fields, dict):
             switched_off = name in off
             yield RawEntry(name, fields, found.editor, found.path, slot, scope, project, switched_off)
-
-
-def _name_of_listed(fields: object) -> str:
-    """Return the name of an entry in a list. Old files of Continue have no names and a nested transport."""
-    if not isinstance(fields, dict):
-        return ""
-    if fields.get("name"):
-        return str(fields["name"])
-    inner = fields.get("transport")
-    command = inner.get("command") if isinstance(inner, dict) else fields.get("command")
-    return os.path.basename(str(command or "server"))
 
 
 def disabled_names(

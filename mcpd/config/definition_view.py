@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from mcpd.config.definition import CANONICAL_NAMES
-
-_REQUIRED_SECRET = re.compile(r"\$\{secret:([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def command(definition: Mapping[str, object]) -> list[str]:
@@ -31,11 +28,6 @@ def url(definition: Mapping[str, object]) -> str:
     """Return the URL; empty for a local server."""
     fields = _canonical(definition)
     return str(fields.get("httpUrl") or fields.get("url") or "")
-
-
-def required_secrets(definition: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of the stored secrets that it refers to without a default."""
-    return tuple(dict.fromkeys(_REQUIRED_SECRET.findall(str(definition))))
 
 
 def forbids_login(definition: Mapping[str, object]) -> bool:

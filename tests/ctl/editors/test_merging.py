@@ -215,7 +215,6 @@ def test_each_secret_value_has_one_name() -> None:
     [
         ({"command": "/usr/bin/mcpctl", "args": ["bridge"]}, True),
         ({"command": ["mcpctl", "bridge", "--client", "x"]}, True),
-        ({"command": {"path": "mcpctl", "args": ["bridge"]}}, True),
         ({"command": "mcpctl bridge"}, True),
         ({"command": "python", "args": ["-m", "ctl", "bridge"]}, True),
         ({"command": "mcpctl", "args": ["status"]}, False),
