@@ -159,3 +159,28 @@ def test_names_with_shell_syntax_are_quoted(shell: Shell, tmp_path: Path) -> Non
 def test_unprintable_names_are_not_offered(shell: Shell) -> None:
     """Escape sequences from servers do not reach the terminal."""
     assert shell.completed("mcpctl call line") == "mcpctl call line"
+
+
+def test_fish_gets_names_with_descriptions(environ: dict[str, str], tmp_path: Path) -> None:
+    """fish quotes insertions itself. Descriptions may contain commas."""
+    if shutil.which("fish") is None:
+        pytest.skip("the shell fish is not installed")
+
+    def completions(line: str) -> list[str]:
+        ran = subprocess.run(
+            ["fish", "--no-config", "-c", 'mcpctl completion fish | source; complete -C "$argv[1]"', line],
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.splitlines()
+
+    assert completions("mcpctl recon") == ["reconnect\tRestart the connection to servers."]
+    assert completions("mcpctl call ec") == ["echo@test\tFirst, and then echo"]
+    assert completions("mcpctl call comma") == ["comma,here@test\tFirst, and then comma,here"]
+    assert completions("mcpctl call echo@test te") == ["text="]
+    assert completions("mcpctl call line") == []
+    assert len(completions("mcpctl call ")) == 2 + len(HOSTILE)

@@ -53,10 +53,6 @@ class World:
     def call(self) -> AwaitedExchange:
         return self._call(b"{}", BOUND)
 
-    def hanging_call(self) -> AwaitedExchange:
-        """Start a call that the server does not answer."""
-        return self._call(b'{"hang":true}', 100)
-
     def _call(self, arguments: bytes, limit: float) -> AwaitedExchange:
         if self.server.upstream is None:
             raise LinkLost("it: not connected")
