@@ -48,31 +48,38 @@ async def choose_client(
     login in `known`. Each login registers anew, because servers forget the clients that nobody uses.
     Raises LoginError.
     """
-    server = found.server
-    if settings.client_id is not None:
-        return _of_definition(found, settings, settings.client_id, known)
-    url = settings.client_metadata_url
-    if url is not None and server.accepts_client_metadata and is_metadata_document_url(url):
-        return ClientRegistration(server.issuer, url, "metadata-document")
-    if server.registration_endpoint is None:
+    client = _client_without_registration(found, settings, known)
+    if client is not None:
+        return client
+    if found.server.registration_endpoint is None:
         advice = found.quirks.advice or (
             "register a client there, and write its ID into `oauth.clientId` in the definition, or add "
             "`--client-id` to `mcpctl login`"
         )
-        raise LoginError(STEP, f"{server.issuer} does not register clients by itself: {advice}")
-    return await _register(fetch, found, redirect_uri, scopes, server.registration_endpoint)
+        raise LoginError(STEP, f"{found.server.issuer} does not register clients by itself: {advice}")
+    return await _register(fetch, found, redirect_uri, scopes, found.server.registration_endpoint)
 
 
 def describe_client(found: Discovery, settings: OAuthSettings) -> str:
     """Return in words which client `choose_client` would choose, without registering any."""
-    url = settings.client_metadata_url
-    if settings.client_id is not None:
-        return f"the client of the definition, {settings.client_id}"
-    if url is not None and found.server.accepts_client_metadata and is_metadata_document_url(url):
-        return f"described by {url}"
+    client = _client_without_registration(found, settings, ())
+    if client is not None:
+        what = "the client of the definition" if settings.client_id is not None else "described by"
+        return f"{what} {client.client_id}"
     if found.server.registration_endpoint is not None:
         return f"registered by itself as {CLIENT_NAME}"
     return "none: the authorization server registers no clients; set `oauth.clientId`"
+
+
+def _client_without_registration(
+    found: Discovery, settings: OAuthSettings, known: Iterable[StoredLogin]
+) -> ClientRegistration | None:
+    if settings.client_id is not None:
+        return _of_definition(found, settings, settings.client_id, known)
+    url = settings.client_metadata_url
+    if url is not None and found.server.accepts_client_metadata and is_metadata_document_url(url):
+        return ClientRegistration(found.server.issuer, url, "metadata-document")
+    return None
 
 
 def _of_definition(

@@ -410,13 +410,10 @@ async def discover(
         raise LoginError("authorization server", message)
     quirks = quirks_of(server.issuer)
     audience = canonical(fetch.server_url) if metadata is None else metadata.resource
-    return Discovery(server, audience, _resource(settings, audience, quirks), metadata, challenge, quirks)
-
-
-def _resource(settings: OAuthSettings, audience: str, quirks: Quirks) -> str | None:
-    if settings.resource is None:
-        return None if quirks.omit_resource else audience
-    return settings.resource or None
+    resource = settings.resource or None
+    if settings.resource is None and not quirks.omit_resource:
+        resource = audience
+    return Discovery(server, audience, resource, metadata, challenge, quirks)
 
 
 async def _find_resource_metadata(
@@ -456,7 +453,8 @@ async def _first(
                 raise LoginError(step, f"{shorten(url)}: {error.message}", try_later=True) from None
             refused = refused or LoginError(step, f"{shorten(url)}: {error.message}")
             continue
-        _check_available(step, url, answer)
+        if answer.status >= 500 or answer.status in (408, 425, 429):
+            raise LoginError(step, f"{shorten(url)}: HTTP {answer.status}", try_later=True)
         if answer.status != 200:
             continue
         try:
@@ -468,8 +466,3 @@ async def _first(
     if refused is not None:
         raise refused
     return None
-
-
-def _check_available(step: str, url: str, answer: FetchedAnswer) -> None:
-    if answer.status >= 500 or answer.status in (408, 425, 429):
-        raise LoginError(step, f"{shorten(url)}: HTTP {answer.status}", try_later=True)

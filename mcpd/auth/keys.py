@@ -71,7 +71,6 @@ def load_key(pem: str) -> ECKey | RSAKey:
 # ── proofs of possession (RFC 9449) ───────────────────────────────────────────────────────────────────
 
 
-_MAX_NONCES = 32
 _MAX_NONCE = 1024
 
 
@@ -113,8 +112,6 @@ class DpopKey:
             return False
         origin = _origin(url)
         is_new = self._nonces.get(origin) != nonce
-        if origin not in self._nonces and len(self._nonces) >= _MAX_NONCES:
-            self._nonces.clear()
         self._nonces[origin] = nonce
         return is_new
 

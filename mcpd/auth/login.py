@@ -40,7 +40,6 @@ from mcpd.auth.oauth.authorization import (
 from mcpd.auth.oauth.metadata import Challenge, MetadataError, check_for_code_grant
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import (
-    TokenEndpoint,
     TokenError,
     code_request,
 )
@@ -82,17 +81,21 @@ LIFETIME = 600.0
 class LoginRequest:
     """What to log in to."""
 
-    server: str
+    server: str = attrs.field(eq=False)
     """Its name, for messages."""
     url: str
     settings: OAuthSettings
-    client_secret_name: str | None = None
+    client_secret_name: str | None = attrs.field(default=None, eq=False)
     """The name of the client's secret in the secret store, if a person named the client."""
-    ca_file: str | None = None
+    ca_file: str | None = attrs.field(default=None, eq=False)
     challenge: Challenge | None = None
     """How the server refused a request; without it, the server is asked."""
     earlier_scopes: tuple[str, ...] = ()
     """Those requested and granted before, which a login for more scopes keeps."""
+
+    def is_same_login(self, other: LoginRequest) -> bool:
+        """Return whether the other one leads to the same login, perhaps with other scopes."""
+        return (self.url, self.settings) == (other.url, other.settings)
 
 
 Save = Callable[[StoredLogin, str], Awaitable[None]]
@@ -316,8 +319,10 @@ class LoginAttempt:
     ) -> StoredLogin:
         if self._rejection is not None:
             raise LoginError("answer", str(self._rejection))
+        assert found.server.token_endpoint is not None
         request = code_request(
-            self._endpoint(found, client),
+            found.server.token_endpoint,
+            client_authentication(client, self.request.settings, self._now),
             self._code,
             redirect_uri=authorization.redirect_uri,
             verifier=authorization.verifier,
@@ -345,11 +350,6 @@ class LoginAttempt:
         )
         await self._save(login, self.request.url)
         return login
-
-    def _endpoint(self, found: Discovery, client: ClientRegistration) -> TokenEndpoint:
-        assert found.server.token_endpoint is not None
-        authentication = client_authentication(client, self.request.settings, self._now)
-        return TokenEndpoint(found.server.token_endpoint, authentication)
 
 
 def _generate_key(found: Discovery) -> DpopKey | None:
@@ -423,15 +423,13 @@ class Logins:
             self._report(attempt.request.server, f"failed: {attempt.outcome}")
         elif attempt.outcome is not None:
             for other in self._attempts.values():
-                if other.outcome is None and _is_same_login(other.request, attempt.request):
+                if other.outcome is None and other.request.is_same_login(attempt.request):
                     other.supersede(attempt.outcome)
 
     def find(self, request: LoginRequest) -> LoginAttempt | None:
         """Return the attempt in progress for the same server and account."""
         attempts = self._attempts.values()
-        return next(
-            (each for each in attempts if each.outcome is None and _is_same(each.request, request)), None
-        )
+        return next((each for each in attempts if each.outcome is None and each.request == request), None)
 
     def get(self, id: str) -> LoginAttempt:
         """Raises LoginFailed if there is no such attempt."""
@@ -439,18 +437,6 @@ class Logins:
         if attempt is None:
             raise LoginFailed("login: this attempt has ended; begin a new login", server=None, step="login")
         return attempt
-
-
-def _is_same_login(one: LoginRequest, other: LoginRequest) -> bool:
-    return one.url == other.url and one.settings == other.settings
-
-
-def _is_same(one: LoginRequest, other: LoginRequest) -> bool:
-    return (
-        _is_same_login(one, other)
-        and one.earlier_scopes == other.earlier_scopes
-        and one.challenge == other.challenge
-    )
 
 
 # ── errors and explanations ───────────────────────────────────────────────────────────────────────────

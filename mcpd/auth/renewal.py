@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Literal
@@ -23,7 +24,6 @@ from mcpd.auth.keys import DpopKey, load_dpop_key
 from mcpd.auth.oauth.metadata import quirks_of
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import (
-    TokenEndpoint,
     TokenError,
     TokenErrorKind,
     TokenRequest,
@@ -131,7 +131,8 @@ async def request_renewal(login: StoredLogin, context: LoginContext) -> TokenSet
     assert tokens.refresh_token is not None
     try:
         request = refresh_request(
-            TokenEndpoint(login.token_endpoint, context.authenticate(login)),
+            login.token_endpoint,
+            context.authenticate(login),
             tokens.refresh_token,
             resource=login.sent_resource,
             scopes=tokens.scopes if quirks.scope_on_refresh else None,
@@ -198,18 +199,16 @@ class RefusalLimit:
     """Decides whether a newer token may help if the server refuses one that has not expired."""
 
     def __init__(self) -> None:
-        self._at: tuple[float, ...] = ()
+        self._at: deque[float] = deque(maxlen=MAX_REFUSALS)
         """When renewals were caused by such tokens, in seconds since boot."""
 
     def permits(self, now: float, times: TokenTimes, *, was_accepted: bool) -> bool:
         if now >= times.expires_at:
             return True
-        if now - times.issued_at < YOUNG and not was_accepted:
+        is_often = len(self._at) == MAX_REFUSALS and now - self._at[0] < REFUSAL_PERIOD
+        if is_often or (now - times.issued_at < YOUNG and not was_accepted):
             return False
-        self._at = tuple(each for each in self._at if each > now - REFUSAL_PERIOD)
-        if len(self._at) >= MAX_REFUSALS:
-            return False
-        self._at += (now,)
+        self._at.append(now)
         return True
 
 

@@ -28,7 +28,6 @@ from mcpd.auth.oauth.registration import (
 from mcpd.auth.oauth.tokens import (
     ID_TOKEN,
     Grant,
-    TokenEndpoint,
     TokenError,
     TokenSet,
     client_credentials,
@@ -143,11 +142,9 @@ class UnattendedCredentials:
             raise LoginError("authorization server", "the metadata has no `token_endpoint`")
         scopes = found.scopes(self._settings)
         grant, parameters = await self._grant(found, scopes)
-        endpoint = TokenEndpoint(found.server.token_endpoint, self._client(found))
+        request = token_request(found.server.token_endpoint, self._client(found), grant, parameters)
         try:
-            return await request_tokens(
-                fetch, token_request(endpoint, grant, parameters), requested=scopes, now=self._now
-            )
+            return await request_tokens(fetch, request, requested=scopes, now=self._now)
         except (FetchError, TokenError) as error:
             raise step_failed("token", error) from None
 
@@ -187,7 +184,7 @@ class UnattendedCredentials:
         )
         # The definition names this URL, so it may be in a company's own network.
         fetch = GuardedFetch(provider.token_endpoint, self._environ)
-        request = token_request(TokenEndpoint(provider.token_endpoint, client), grant, parameters)
+        request = token_request(provider.token_endpoint, client, grant, parameters)
         try:
             tokens = await request_tokens(fetch, request, requested=None, is_exchange=True, now=self._now)
         except (FetchError, TokenError) as error:

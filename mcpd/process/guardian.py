@@ -48,8 +48,8 @@ _PROGRAMS = {"MCPD_GUARDIAN_WAIT": _WAIT_PROGRAM, "MCPD_GUARDIAN_KILL": _KILL_PR
 """Passed in the environment, because `ps` shows arguments."""
 _STOP_TIMEOUT = 1.0
 """Seconds that the guardian may take to exit before it is killed."""
-_RESTART_DELAYS = (0.0, 0.1, 0.5)
-"""Seconds before each attempt to replace the guardian; the last one repeats."""
+_RESTART_DELAY = 0.1
+"""Seconds before each attempt to replace the guardian."""
 _FORWARDED_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """The variables that an interpreter may need to start. The others may contain secrets."""
 
@@ -117,15 +117,15 @@ class Guardian:
         )
 
     async def _restart(self) -> trio.Process:
-        attempt = 0
+        problem: OSError | None = None
         while True:
-            await trio.sleep(_RESTART_DELAYS[min(attempt, len(_RESTART_DELAYS) - 1)])
-            attempt += 1
+            await trio.sleep(_RESTART_DELAY)
             try:
                 return await self._start()
             except OSError as error:  # out of processes or descriptors, perhaps only for a moment
-                if attempt == 1:
+                if problem is None:
                     _log.error("cannot start a guardian process (%s); retrying", error)
+                problem = error
 
     def _send(self, data: bytes) -> None:
         process = self._process

@@ -52,14 +52,6 @@ class TokenSet:
 
 
 @attrs.frozen
-class TokenEndpoint:
-    """Where tokens are requested, and as which client."""
-
-    url: str
-    client: ClientAuthentication
-
-
-@attrs.frozen
 class TokenRequest:
     """A POST to send as it is. Neither headers nor body may be logged. Redirects must not be followed."""
 
@@ -123,27 +115,36 @@ _TRY_LATER = frozenset((408, 425, 429))
 # ── requests ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def token_request(endpoint: TokenEndpoint, grant_type: str, parameters: Mapping[str, str]) -> TokenRequest:
+def token_request(
+    url: str, client: ClientAuthentication, grant_type: str, parameters: Mapping[str, str]
+) -> TokenRequest:
     """Return the request of any grant, with the client's authentication."""
-    fields = {**parameters, "grant_type": grant_type, **endpoint.client.parameters()}
+    fields = {**parameters, "grant_type": grant_type, **client.parameters()}
     headers = {
         "Content-Type": "application/x-www-form-urlencoded",
         "Accept": "application/json",
-        **endpoint.client.headers(),
+        **client.headers(),
     }
-    return TokenRequest(endpoint.url, headers, urlencode(fields).encode())
+    return TokenRequest(url, headers, urlencode(fields).encode())
 
 
 def code_request(
-    endpoint: TokenEndpoint, code: str, *, redirect_uri: str, verifier: str, resource: str | None
+    url: str,
+    client: ClientAuthentication,
+    code: str,
+    *,
+    redirect_uri: str,
+    verifier: str,
+    resource: str | None,
 ) -> TokenRequest:
     """Return the request that exchanges an authorization code. `redirect_uri` is the one already sent."""
     fields = {"code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
-    return token_request(endpoint, "authorization_code", fields | _optional(resource=resource))
+    return token_request(url, client, "authorization_code", fields | _optional(resource=resource))
 
 
 def refresh_request(
-    endpoint: TokenEndpoint,
+    url: str,
+    client: ClientAuthentication,
     refresh_token: str,
     *,
     resource: str | None = None,
@@ -155,7 +156,7 @@ def refresh_request(
     refuse more than was granted (RFC 6749, 6).
     """
     optional = _optional(resource=resource, scope=" ".join(scopes or ()))
-    return token_request(endpoint, "refresh_token", {"refresh_token": refresh_token, **optional})
+    return token_request(url, client, "refresh_token", {"refresh_token": refresh_token, **optional})
 
 
 def revocation_request(
@@ -242,10 +243,7 @@ def _unusable(status: int, is_object: bool, retry_after: float | None) -> TokenE
         return TokenError(
             TokenErrorKind.UNAVAILABLE, f"HTTP {status}", status=status, retry_after=retry_after
         )
-    if 300 <= status < 400:
-        message = f"HTTP {status}: redirects of a token request are not followed"
-        return TokenError(TokenErrorKind.REFUSED, message, status=status)
-    if status == 200 or 200 < status < 300:
+    if 200 <= status < 300:
         what = "without a token" if is_object else "that is not a JSON object"
         return TokenError(TokenErrorKind.UNUSABLE, f"HTTP {status} with an answer {what}", status=status)
     return TokenError(

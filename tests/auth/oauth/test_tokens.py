@@ -10,7 +10,6 @@ import pytest
 from mcpd.auth.oauth import tokens as grants
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import (
-    TokenEndpoint,
     TokenError,
     TokenErrorKind,
     TokenSet,
@@ -20,7 +19,7 @@ from mcpd.auth.oauth.tokens import (
     revocation_request,
 )
 
-ENDPOINT = TokenEndpoint("https://as.example/token", ClientAuthentication("client"))
+ENDPOINT = ("https://as.example/token", ClientAuthentication("client"))
 NOW = 1_800_000_000.0
 K = TokenErrorKind
 
@@ -40,26 +39,24 @@ def refused(answer: object, status: int = 400, **options: object) -> TokenError:
 
 
 def test_refresh_request_names_scopes_only_when_asked_to() -> None:
-    plain = refresh_request(ENDPOINT, "r", resource="https://mcp.example")
+    plain = refresh_request(*ENDPOINT, "r", resource="https://mcp.example")
     assert parse_qs(plain.body.decode()) == {
         "grant_type": ["refresh_token"],
         "refresh_token": ["r"],
         "resource": ["https://mcp.example"],
         "client_id": ["client"],
     }
-    scoped = parse_qs(refresh_request(ENDPOINT, "r", scopes=("a", "b")).body.decode())
+    scoped = parse_qs(refresh_request(*ENDPOINT, "r", scopes=("a", "b")).body.decode())
     assert (scoped["scope"], "resource" in scoped) == (["a b"], False)
-    assert b"scope" not in refresh_request(ENDPOINT, "r", scopes=()).body
+    assert b"scope" not in refresh_request(*ENDPOINT, "r", scopes=()).body
 
 
 def test_requests_do_not_show_their_secrets() -> None:
-    endpoint = TokenEndpoint(
-        "https://as.example/t", ClientAuthentication("id", "client_secret_basic", "hush")
-    )
+    endpoint = ("https://as.example/t", ClientAuthentication("id", "client_secret_basic", "hush"))
     for request in (
-        refresh_request(endpoint, "hush"),
-        code_request(endpoint, "hush", redirect_uri="", verifier="hush", resource=None),
-        revocation_request("https://as.example/r", endpoint.client, "hush", "refresh_token"),
+        refresh_request(*endpoint, "hush"),
+        code_request(*endpoint, "hush", redirect_uri="", verifier="hush", resource=None),
+        revocation_request("https://as.example/r", endpoint[1], "hush", "refresh_token"),
     ):
         assert "hush" not in repr(request)
         assert "hush" not in repr(endpoint)
