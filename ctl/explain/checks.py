@@ -1,4 +1,4 @@
-"""Checks of `mcpctl doctor` outside the daemon: directories, secrets, permissions, PATH.
+"""Checks of `mcpctl doctor`: socket, daemon, service, directories, secrets, permissions, PATH.
 
 Each check returns its findings and never raises. None needs a daemon or starts one.
 """
@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ctl.cli.errors import CtlError, DaemonUnreachable
 from ctl.cli.text import count
-from ctl.daemon import systemd
+from ctl.daemon import process, systemd
+from ctl.explain.daemon import RESTART, DaemonFacts
 from ctl.explain.environment import missing_directories
+from mcpd import __version__
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 
@@ -128,3 +131,96 @@ def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Find
         message = f"directories of your shell's PATH that mcpd lacks: {':'.join(lacking)}"
         return Finding("PATH", WARN, message, f"{step}, from a terminal whose PATH mcpd should use")
     return Finding("PATH", OK, "mcpd has all directories of your shell's PATH")
+
+
+def check_socket(path: str) -> Iterator[Finding]:
+    """Check that the socket and its directory exist, belong to the user and are private."""
+    for what, location, loose in (
+        ("socket directory", os.path.dirname(path), 0o022),
+        ("socket", path, 0o077),
+    ):
+        try:
+            found = os.lstat(location)
+        except FileNotFoundError:
+            yield Finding(what, SKIP, f"{location} does not exist")
+            return
+        except OSError as error:
+            yield Finding(what, FAIL, f"cannot access {location}: {error.strerror}", "check MCPD_SOCKET")
+            return
+        mode = stat.S_IMODE(found.st_mode)
+        if found.st_uid != os.getuid():
+            step = "set MCPD_SOCKET to a path in a directory that you own"
+            yield Finding(what, FAIL, f"{location} belongs to user {found.st_uid}", step)
+        elif mode & loose:
+            message = f"{location} is accessible to other users (mode {mode:04o})"
+            yield Finding(what, FAIL, message, shlex.join(["chmod", "go-rwx", location]))
+        else:
+            yield Finding(what, OK, f"{location} (mode {mode:04o})")
+
+
+def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Finding]:
+    """Check that the daemon responds, and that it is the version of this mcpctl."""
+    if facts.version is None:
+        yield _unresponsive(facts.error, has_bad_socket=has_bad_socket)
+        return
+    running = facts.version["version"]
+    if running != __version__:
+        yield Finding(
+            "daemon", FAIL, f"the running mcpd is version {running}, mcpctl is {__version__}", RESTART
+        )
+    else:
+        yield Finding("daemon", OK, f"mcpd {running} responds (pid {facts.pid})")
+    for warning in facts.status["daemon"].get("warnings", ()) if facts.status else ():
+        message, _, step = warning.rpartition("; ")
+        yield Finding("saved state", WARN, message, step)
+
+
+def _unresponsive(error: CtlError | None, *, has_bad_socket: bool) -> Finding:
+    if error is None:
+        return Finding("daemon", SKIP, "not running; systemd starts it on demand")
+    if not isinstance(error, DaemonUnreachable):
+        return Finding("daemon", FAIL, f"does not respond: {error.message}", RESTART)
+    if has_bad_socket:
+        return Finding("daemon", SKIP, "not checked: the socket cannot be used")
+    is_missing = error.message.startswith("mcpd is not running")
+    return Finding("daemon", SKIP if is_missing else FAIL, error.message, error.hint)
+
+
+def check_service(path: str) -> Iterator[Finding]:
+    """Check the systemd units, and whether the service keeps running after logout."""
+    if not systemd.is_available():
+        yield Finding("service", SKIP, "no systemd user manager; mcpd runs in the background")
+        return
+    if other := systemd.foreign_unit():
+        message = f"{other} belongs to another program named mcpd; this mcpd runs in the background"
+        yield Finding("service", WARN, message, "rename that unit to install the service of this mcpd")
+        return
+    if not systemd.is_installed():
+        message = "mcpd is not installed as a service, so it does not start at login"
+        yield Finding("service", WARN, message, "mcpctl daemon install")
+        return
+    try:
+        unit = systemd.service_properties()
+    except CtlError as error:
+        yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
+        return
+    state = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
+    if failure := systemd.service_failure(unit):
+        yield Finding("service", FAIL, f"{state}: {failure[0]}", failure[1])
+    elif unit.get("UnitFileState") != "enabled":
+        yield Finding("service", WARN, f"{state}; does not start at login", "mcpctl daemon install")
+    else:
+        yield Finding("service", OK, state)
+    if unit.get("NeedDaemonReload") == "yes":
+        step = f"systemctl --user daemon-reload, then: {RESTART}"
+        yield Finding("service", WARN, "the unit file has changed since systemd loaded it", step)
+    if systemd.is_outdated(process.daemon_command()):
+        message = "the units start another mcpd, are from another version, or were edited"
+        yield Finding("unit", WARN, message, "mcpctl daemon install")
+    if not systemd.manages_socket(path):
+        step = "unset MCPD_SOCKET, or remove the service: mcpctl daemon uninstall"
+        yield Finding("service", WARN, f"uses {systemd.socket_path()}, but mcpctl uses {path}", step)
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
+    if not os.path.exists(os.path.join("/var/lib/systemd/linger", user)):
+        message = "the service stops when you log out (fine for a desktop, not for a server)"
+        yield Finding("lingering", OK, message, f"loginctl enable-linger {user}")

@@ -1,11 +1,8 @@
-"""The daemon: whether it runs and responds, why not, and what to do: `mcpctl daemon status` and `doctor`."""
+"""The daemon: whether it runs and responds, why not, and what to do: `mcpctl daemon status`."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,9 +12,7 @@ from ctl.cli.output import Line, labelled_lines, paint
 from ctl.cli.text import count
 from ctl.daemon import process, systemd
 from ctl.daemon.client import DaemonClient, Json
-from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding
 from ctl.show.status import config_problem_lines, config_warning_lines
-from mcpd import __version__
 from mcpd.process.instance_lock import find_lock_holder
 
 if TYPE_CHECKING:
@@ -25,7 +20,7 @@ if TYPE_CHECKING:
 
 _ANSWER_TIMEOUT = 5.0
 """Seconds after which the daemon counts as one that does not respond."""
-_RESTART = "mcpctl daemon restart"
+RESTART = "mcpctl daemon restart"
 
 
 class DaemonFacts:
@@ -77,7 +72,7 @@ class DaemonFacts:
     def failure(self) -> tuple[str | None, str]:
         """Return why it does not run, if that is known, and the next step."""
         if self.pid is not None:
-            return None, _RESTART
+            return None, RESTART
         return (self.unit and systemd.service_failure(self.unit)) or (None, "mcpctl daemon start")
 
 
@@ -152,99 +147,3 @@ def _status_lines(facts: DaemonFacts, reason: str | None) -> list[Line]:
     elif facts.pid is not None:
         rows.append(("service", "none; running in the background (mcpctl daemon install creates a service)"))
     return [head, *labelled_lines([*rows, ("log", _log(facts))])]
-
-
-# ── doctor ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def check_socket(path: str) -> Iterator[Finding]:
-    """Check that the socket and its directory exist, belong to the user and are private."""
-    for what, location, loose in (
-        ("socket directory", os.path.dirname(path), 0o022),
-        ("socket", path, 0o077),
-    ):
-        try:
-            found = os.lstat(location)
-        except FileNotFoundError:
-            yield Finding(what, SKIP, f"{location} does not exist")
-            return
-        except OSError as error:
-            yield Finding(what, FAIL, f"cannot access {location}: {error.strerror}", "check MCPD_SOCKET")
-            return
-        mode = stat.S_IMODE(found.st_mode)
-        if found.st_uid != os.getuid():
-            step = "set MCPD_SOCKET to a path in a directory that you own"
-            yield Finding(what, FAIL, f"{location} belongs to user {found.st_uid}", step)
-        elif mode & loose:
-            message = f"{location} is accessible to other users (mode {mode:04o})"
-            yield Finding(what, FAIL, message, shlex.join(["chmod", "go-rwx", location]))
-        else:
-            yield Finding(what, OK, f"{location} (mode {mode:04o})")
-
-
-def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Finding]:
-    """Check that the daemon responds, and that it is the version of this mcpctl."""
-    if facts.version is None:
-        yield _unresponsive(facts.error, has_bad_socket=has_bad_socket)
-        return
-    running = facts.version["version"]
-    if running != __version__:
-        yield Finding(
-            "daemon", FAIL, f"the running mcpd is version {running}, mcpctl is {__version__}", _RESTART
-        )
-    else:
-        yield Finding("daemon", OK, f"mcpd {running} responds (pid {facts.pid})")
-    for warning in facts.status["daemon"].get("warnings", ()) if facts.status else ():
-        message, _, step = warning.rpartition("; ")
-        yield Finding("saved state", WARN, message, step)
-
-
-def _unresponsive(error: CtlError | None, *, has_bad_socket: bool) -> Finding:
-    if error is None:
-        return Finding("daemon", SKIP, "not running; systemd starts it on demand")
-    if not isinstance(error, DaemonUnreachable):
-        return Finding("daemon", FAIL, f"does not respond: {error.message}", _RESTART)
-    if has_bad_socket:
-        return Finding("daemon", SKIP, "not checked: the socket cannot be used")
-    is_missing = error.message.startswith("mcpd is not running")
-    return Finding("daemon", SKIP if is_missing else FAIL, error.message, error.hint)
-
-
-def check_service(path: str) -> Iterator[Finding]:
-    """Check the systemd units, and whether the service keeps running after logout."""
-    if not systemd.is_available():
-        yield Finding("service", SKIP, "no systemd user manager; mcpd runs in the background")
-        return
-    if other := systemd.foreign_unit():
-        message = f"{other} belongs to another program named mcpd; this mcpd runs in the background"
-        yield Finding("service", WARN, message, "rename that unit to install the service of this mcpd")
-        return
-    if not systemd.is_installed():
-        message = "mcpd is not installed as a service, so it does not start at login"
-        yield Finding("service", WARN, message, "mcpctl daemon install")
-        return
-    try:
-        unit = systemd.service_properties()
-    except CtlError as error:
-        yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
-        return
-    state = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
-    if failure := systemd.service_failure(unit):
-        yield Finding("service", FAIL, f"{state}: {failure[0]}", failure[1])
-    elif unit.get("UnitFileState") != "enabled":
-        yield Finding("service", WARN, f"{state}; does not start at login", "mcpctl daemon install")
-    else:
-        yield Finding("service", OK, state)
-    if unit.get("NeedDaemonReload") == "yes":
-        step = f"systemctl --user daemon-reload, then: {_RESTART}"
-        yield Finding("service", WARN, "the unit file has changed since systemd loaded it", step)
-    if systemd.is_outdated(process.daemon_command()):
-        message = "the units start another mcpd, are from another version, or were edited"
-        yield Finding("unit", WARN, message, "mcpctl daemon install")
-    if not systemd.manages_socket(path):
-        step = "unset MCPD_SOCKET, or remove the service: mcpctl daemon uninstall"
-        yield Finding("service", WARN, f"uses {systemd.socket_path()}, but mcpctl uses {path}", step)
-    user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
-    if not os.path.exists(os.path.join("/var/lib/systemd/linger", user)):
-        message = "the service stops when you log out (fine for a desktop, not for a server)"
-        yield Finding("lingering", OK, message, f"loginctl enable-linger {user}")

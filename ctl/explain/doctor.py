@@ -13,7 +13,7 @@ from ctl.daemon.client import DaemonClient, Json
 from ctl.explain import checks
 from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding
 from ctl.explain.config_check import next_environment
-from ctl.explain.daemon import DaemonFacts, check_daemon, check_service, check_socket
+from ctl.explain.daemon import DaemonFacts
 from ctl.explain.environment import login_environment
 from ctl.explain.next_steps import config_step, next_step
 from ctl.show.status import effect_of_problems, failure_summary, impairment, waiting_summary
@@ -107,10 +107,10 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
 def _check_daemon(socket: str) -> DoctorReport:
     facts = DaemonFacts(socket)
     report = DoctorReport(facts)
-    report.findings += check_socket(socket)
+    report.findings += checks.check_socket(socket)
     has_bad_socket = report.has_failed
-    report.findings += check_daemon(facts, has_bad_socket=has_bad_socket)
-    report.findings += check_service(socket)
+    report.findings += checks.check_daemon(facts, has_bad_socket=has_bad_socket)
+    report.findings += checks.check_service(socket)
     return report
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from ctl.daemon import systemd
 from ctl.explain import checks
-from ctl.explain.daemon import check_service
 from tests.ctl.conftest import Mcpctl
 
 
@@ -60,7 +59,7 @@ def test_unit_of_another_program_is_left_alone(
     assert "nothing" in mcpctl("daemon", "uninstall").out or unit.exists()
     assert unit.read_bytes() == before
     monkeypatch.setattr(systemd, "is_available", lambda: True)
-    (finding,) = check_service("/run/mcpd.sock")
+    (finding,) = checks.check_service("/run/mcpd.sock")
     assert (finding.result, "another program" in finding.message) == ("warning", True)
     unit.unlink()
     systemd.write_units(["/opt/mcpd"], "/usr/bin")
