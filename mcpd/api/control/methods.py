@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -46,6 +46,7 @@ from mcpd.model.text import shorten
 from mcpd.model.tool_result import CallResult
 from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
+from mcpd.state.active_config import ActiveConfig
 from mcpd.supervision.managed_server import ManagedServer
 
 if TYPE_CHECKING:
@@ -99,28 +100,13 @@ def _parse_future_time(text: str) -> float:
     raise InvalidArguments(f"mcpd/disable: {problem}", [Problem("$.until", problem)])
 
 
-async def _set_servers(gateway: Gateway, params: SetServersParams) -> ApplyResult:
-    applied = await gateway.core.config.set_servers(
-        params.servers, dry_run=params.dry_run, if_generation=params.if_generation
-    )
-    return await _when_applied(gateway.core, applied)
+def _config_method(
+    summary: str, params: type[P], change: Callable[[ActiveConfig, P], Awaitable[ApplyResult]]
+) -> Method[P]:
+    async def handler(gateway: Gateway, given: P) -> ApplyResult:
+        return await _when_applied(gateway.core, await change(gateway.core.config, given))
 
-
-async def _add(gateway: Gateway, params: AddParams) -> ApplyResult:
-    applied = await gateway.core.config.add(
-        params.server, params.definition, save=params.save, replace=params.replace
-    )
-    return await _when_applied(gateway.core, applied)
-
-
-async def _remove(gateway: Gateway, params: RemoveParams) -> ApplyResult:
-    return await _when_applied(
-        gateway.core, await gateway.core.config.remove(params.server, save=params.save)
-    )
-
-
-async def _reload(gateway: Gateway, _: api.NoParams) -> ApplyResult:
-    return await _when_applied(gateway.core, await gateway.core.config.reload())
+    return Method(summary, params, ApplyResult, handler)
 
 
 async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyResult:
@@ -147,10 +133,6 @@ def _version(gateway: Gateway, _: api.NoParams) -> api.VersionInfo:
 async def _approve(gateway: Gateway, params: config_api.ApproveParams) -> api.EmptyResult:
     await gateway.approvals.answer(params.id, params.decision)
     return api.EmptyResult()
-
-
-async def _stats(gateway: Gateway, params: StatsParams) -> Stats:
-    return await collect_stats(gateway.core, params.server, processes=params.processes)
 
 
 def _shutdown(gateway: Gateway, _: api.NoParams) -> api.EmptyResult:
@@ -228,16 +210,29 @@ METHODS: Mapping[str, Method[Any]] = {
         api.ServerResult,
         _disable,
     ),
-    "mcpd/servers/set": Method(
+    "mcpd/servers/set": _config_method(
         "Replace the set of servers. If there are errors, mcpd does not apply any changes. Unchanged servers "
         "keep running.",
         SetServersParams,
-        ApplyResult,
-        _set_servers,
+        lambda config, params: config.set_servers(
+            params.servers, dry_run=params.dry_run, if_generation=params.if_generation
+        ),
     ),
-    "mcpd/add": Method("Add a server.", AddParams, ApplyResult, _add),
-    "mcpd/remove": Method("Remove a server.", RemoveParams, ApplyResult, _remove),
-    "mcpd/reload": Method("Reload the configuration.", api.NoParams, ApplyResult, _reload),
+    "mcpd/add": _config_method(
+        "Add a server.",
+        AddParams,
+        lambda config, params: config.add(
+            params.server, params.definition, save=params.save, replace=params.replace
+        ),
+    ),
+    "mcpd/remove": _config_method(
+        "Remove a server.",
+        RemoveParams,
+        lambda config, params: config.remove(params.server, save=params.save),
+    ),
+    "mcpd/reload": _config_method(
+        "Reload the configuration.", api.NoParams, lambda config, _: config.reload()
+    ),
     "mcpd/config": Method(
         "Return the active definitions. Secrets are masked.",
         api.NoParams,
@@ -287,7 +282,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return call counts, latencies, memory use, and CPU time by server, tool, and client.",
         StatsParams,
         Stats,
-        _stats,
+        lambda gateway, params: collect_stats(gateway.core, params.server, processes=params.processes),
     ),
     "mcpd/cache/clear": Method(
         "Drop the cached results of one server or all servers.",

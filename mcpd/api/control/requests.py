@@ -16,7 +16,7 @@ from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.lists import ListReader
 from mcpd.api.control.methods import METHODS, decode_params
 from mcpd.calls.call_log import record_filter
-from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
@@ -42,17 +42,8 @@ StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Starts a named task that ends with the connection."""
 
 
-class ControlResponder(Protocol):
-    """Sends the messages of control requests to the client. `send` and `finish` never block or raise."""
-
-    def send(self, frame: bytes) -> None:
-        """Send a message of a request that is still in progress."""
-
-    def finish(self, frame: bytes, code: int = 0) -> None:
-        """Send the last message of a request."""
-
-    def drop(self) -> None:
-        """End a request without a response."""
+class ControlResponder(Responder, Protocol):
+    """Sends the messages of control requests to the client."""
 
     async def wait_drained(self) -> None:
         """Wait until the client's connection has taken everything that was sent."""
@@ -116,22 +107,22 @@ class ControlRequests:
                 raise Overloaded(f"{name}: {text}; wait for responses, or open another connection")
             params = self._params(message, method.params)
             if name in _STREAMS:
-                self._start(message, _STREAMS[name](self._streams, message, params), None)
+                self._start(message, _STREAMS[name](self._streams, message, params))
                 return
             if method.handler is None:
                 _OF_CONNECTION[name](self, message, params)
                 return
             result = method.handler(self._gateway, params)
             if inspect.isawaitable(result):
-                self._start(message, result, self._finish_later)
+                self._start(message, result)
             else:
-                self._finish_later(message, result)
+                self._finish(message, result)
         else:
             text = f"no method {name[:100]!r}; `mcpd/attach` switches this connection to MCP"
             self._responder.finish(wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text)))
 
-    def _finish(self, message: Message, result: bytes) -> None:
-        self._responder.finish(wire.result(message.key, result))
+    def _finish(self, message: Message, result: object) -> None:
+        self._responder.finish(wire.result(message.key, codec.encode(result)))
 
     def _send_error(self, message: Message, error: Exception) -> None:
         """Respond with an error. A bug in mcpd fails only the request, not the client's connection."""
@@ -152,14 +143,11 @@ class ControlRequests:
         except Exception as error:
             self._send_error(message, error)
 
-    def _finish_later(self, message: Message, result: object) -> None:
-        self._finish(message, codec.encode(result))
-
     def _identify(self, message: Message, params: api.IdentifyParams) -> None:
         profile = None if params.profile == ALL_SERVERS else params.profile or None
         self.calls.select(None if profile is None else self._gateway.profile_view(profile))
         self._client.set_identity(params.client, None)
-        self._finish(message, codec.encode(api.IdentifyResult(client=self._client.name, profile=profile)))
+        self._finish(message, api.IdentifyResult(client=self._client.name, profile=profile))
 
     def _attach(self, message: Message, params: api.AttachParams) -> None:
         """Attach at once, because the messages that follow are for the session."""
@@ -187,15 +175,10 @@ class ControlRequests:
             profile=profile,
             protocol_version=None if upstream is None else upstream.version,
         )
-        self._finish(message, codec.encode(answer))
+        self._finish(message, answer)
 
-    def _start(
-        self,
-        message: Message,
-        work: Awaitable[object],
-        finish: Callable[[Message, object], None] | None,
-    ) -> None:
-        """Start a task that awaits `work`, and passes what it returns to `finish`."""
+    def _start(self, message: Message, work: Awaitable[object]) -> None:
+        """Start a task that awaits `work`, and responds with what it returns, unless that is None."""
         scope = trio.CancelScope()
         key = message.key
 
@@ -206,9 +189,9 @@ class ControlRequests:
             with scope:
                 try:
                     result = await work
-                    if finish is not None:
+                    if result is not None:
                         await take_turn()  # many requests may have waited for the same event
-                        finish(message, result)
+                        self._finish(message, result)
                 except Exception as error:
                     self._send_error(message, error)
             if self._running.get(key) is cancel:
@@ -255,7 +238,7 @@ class ControlRequests:
             await reader.load(params.server)
             return make[message.method](params.server)
 
-        self._start(message, read(), self._finish_later)
+        self._start(message, read())
 
     def _prompt(self, message: Message, params: api.PromptParams) -> None:
         body = {"name": params.prompt, "arguments": params.arguments}

@@ -128,12 +128,9 @@ class HttpApi:
             log.warning(
                 "--http-auth none: every program of every user on this machine can use all servers at %s", url
             )
-        dashboard = Dashboard(self._endpoint.gateway, url.removesuffix(MCP), port)
-        self._dashboards.append(dashboard)
-        guard = TcpGuard(port, token, {HEALTH: 0, **PATHS})
-        principal = "anybody" if token is None else "token"
+        opened, dashboard = self._make_port(listener, token, "anybody" if token is None else "token")
         try:
-            yield HttpPort(listener, HttpRoutes(self._endpoint, guard, principal, dashboard), self._bodies)
+            yield opened
         finally:
             self.listener = None
             self._dashboards.remove(dashboard)
@@ -145,13 +142,17 @@ class HttpApi:
 
         All other paths need a token that nobody has.
         """
+        log.info("the dashboard is served at http://%s", Address(*listener.getsockname()[:2]))
+        return self._make_port(listener, secrets.token_urlsafe(32), "nobody")
+
+    def _make_port(
+        self, listener: sockets.socket, token: str | None, principal: str
+    ) -> tuple[HttpPort, Dashboard]:
         host, port = listener.getsockname()[:2]
-        base = f"http://{Address(host, port)}"
-        dashboard = Dashboard(self._endpoint.gateway, base, port)
+        dashboard = Dashboard(self._endpoint.gateway, f"http://{Address(host, port)}", port)
         self._dashboards.append(dashboard)
-        guard = TcpGuard(port, secrets.token_urlsafe(32), {HEALTH: 0, **PATHS})
-        log.info("the dashboard is served at %s", base)
-        routes = HttpRoutes(self._endpoint, guard, "nobody", dashboard)
+        guard = TcpGuard(port, token, {HEALTH: 0, **PATHS})
+        routes = HttpRoutes(self._endpoint, guard, principal, dashboard)
         return HttpPort(listener, routes, self._bodies), dashboard
 
 
