@@ -316,7 +316,6 @@ class _Daemon:
     def _record_start(self, earlier_ends: Sequence[str]) -> None:
         for end in earlier_ends:
             self._history.record_daemon(end)
-        self._state_file.on_problem = self._history.record_daemon
         if self._state_file.read_problem:
             self._history.record_daemon(self._state_file.read_problem)
         self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")

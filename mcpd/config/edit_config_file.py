@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mcpd.config.in_place_edits.document import Document, KeyPath, editor_for, read_document, write_document
-from mcpd.config.loader import format_of
+from mcpd.config.in_place_edits.document import Document, KeyPath, read_document, write_document
 from mcpd.model.errors import BadSpec
 
 
@@ -113,12 +111,6 @@ def remove_server(path: Path, name: str) -> bool:
         return False
     write_document(path, document.without_entry(key_path, name))
     return True
-
-
-def import_editor(path: Path) -> None:
-    """Import what editing this file needs, before an upgrade of mcpd can replace those modules."""
-    with contextlib.suppress(BadSpec):  # a file of another format is never edited
-        editor_for(format_of(path, str(path)))
 
 
 def _change_entry(document: Document, key_path: KeyPath, definition: Mapping[str, object]) -> Document:

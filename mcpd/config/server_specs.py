@@ -290,7 +290,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
         for name, only in SIDES.items():
             if name in self.present and only != side and name not in ("command", "url"):
                 place = join_path(self.path, name)
-                self.warnings.append(f"{place}: '{name}' has no effect for {_with_article(kind)} server")
+                self.warnings.append(f"{place}: '{name}' has no effect for {kind} servers")
         return self._stdio(common) if kind == "stdio" else self._remote(kind, common)
 
     def problem(self, key: str, message: str, fix: str, *inner: str) -> None:
@@ -433,8 +433,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
             self.problem(key, f"'{key}' is not a valid URL: {shorten(str(error), 60)}", fix)
             return
         if parts.scheme not in schemes:
-            server = f"{_with_article(kind)} server"
-            message = f"'{key}' of {server} must begin with {schemes[0]}: or {schemes[1]}:"
+            message = f"'{key}' for {kind} servers must begin with {schemes[0]}: or {schemes[1]}:"
         elif not host:
             message = f"'{key}' has no host"
         elif re.search(r"[\s\x00-\x1f]", url):
@@ -442,10 +441,6 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
         else:
             return
         self.problem(key, message, fix)
-
-
-def _with_article(kind: TransportKind) -> str:
-    return f"an {kind}" if kind in ("sse", "http") else f"a {kind}"
 
 
 # ── known servers ────────────────────────────────────────────────────────────────────────────────

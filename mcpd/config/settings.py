@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Literal, NewType, get_args
@@ -37,7 +38,6 @@ from mcpd.model.json_path import join_path
 from mcpd.model.policy import PolicyRule, Profile
 from mcpd.model.record import Record
 from mcpd.model.server_spec import LoginStorage, RestartPolicy, Timeouts
-from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, NameStyle
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -132,19 +132,15 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse_address(text: str) -> Address:
     """Parse `HOST:PORT`; `localhost` is 127.0.0.1. Raises ValueError with a message for the user."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()):
-        raise ValueError('it must be HOST:PORT, for example "127.0.0.1:8931"')
-    if len(port) > 5 or int(port) > 65535:
-        raise ValueError(f"the port {shorten(port, 10)} is out of range; use one from 1 to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError('an IPv6 address needs brackets: "[::1]:8931"')
-    if host.lower() == "localhost":
-        host = "127.0.0.1"
     try:
-        address = ipaddress.ip_address(host)
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # the port is no number, or out of range
+        host = port = None
+    if host is None or port is None or parts.netloc != text or "@" in text:
+        raise ValueError('it must be HOST:PORT, for example "127.0.0.1:8931" or "[::1]:8931"')
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         address = None
     if address is None or not address.is_loopback:
@@ -152,7 +148,7 @@ def parse_address(text: str) -> Address:
             "mcpd listens on loopback addresses only: use 127.0.0.1, localhost or [::1], "
             "and an ssh tunnel from other machines"
         )
-    return Address(str(address), int(port))
+    return Address(str(address), port)
 
 
 def _address(value: object) -> Address:
@@ -166,21 +162,10 @@ def _address(value: object) -> Address:
 
 def _base_url(value: object) -> str:
     url = text(value)
-    if not _is_base_url(url):
+    if not re.fullmatch(r"https?://[^\s@?#/]+[^\s@?#]*", url):
         fix = 'write "http://127.0.0.1:4318"; headers belong in OTEL_EXPORTER_OTLP_HEADERS'
         raise Invalid("must be the base URL of an OTLP endpoint, without user name and query", fix)
     return url
-
-
-def _is_base_url(url: str) -> bool:
-    """Return whether it is an HTTP URL that has nothing but an address and a path."""
-    try:
-        parts = urlsplit(url)
-        has_address = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    has_more = "@" in parts.netloc or parts.query or parts.fragment
-    return parts.scheme in ("http", "https") and has_address and not has_more
 
 
 BaseUrl = NewType("BaseUrl", str)

@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from mcpd.config.check_document import LoadedConfig
-from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
+from mcpd.config.edit_config_file import add_server, insert_rule, remove_server
 from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, parse_config
 from mcpd.config.masking import mask_definition
@@ -76,7 +76,6 @@ class ConfigFile:
         self, flag: Path | None, environ: Mapping[str, str], state_dir: Path, loaded: LoadedConfig
     ) -> None:
         """`flag`: see `load`. `loaded`: what was loaded when the daemon started."""
-        import_editor(loaded.path)  # loads the editing modules now; an upgrade may replace them on disk
         self.thread = OwnThread()
         self._flag = flag
         self._environ = environ

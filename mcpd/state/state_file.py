@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -115,8 +115,6 @@ class StateFile:
 
     def __init__(self, state_dir: Path, cache_dir: Path) -> None:
         self._path = state_dir / "state.json"
-        self._switched: set[str] = set()
-        """The servers whose toggle has changed since the start."""
         self._changed = trio.Event()
         self.lists = CachedLists(cache_dir / "lists", lambda: self._changed.set())
         self._thread = OwnThread()
@@ -124,8 +122,6 @@ class StateFile:
         """Why the latest changes could not be saved; empty if they are, or if nothing has failed yet."""
         self.read_problem = ""
         """Why the daemon started with an empty state although there was a file; empty otherwise."""
-        self.on_problem: Callable[[str], None] = lambda problem: None
-        """Called with each new `problem`, and with what has been saved once there is none any more."""
         self._set_aside: Path | None = None
         """Where the file is that could not be read."""
         self._changes = self._tried_changes = 0
@@ -139,7 +135,6 @@ class StateFile:
 
     def set_toggle(self, server: str, enabled: bool | float) -> None:
         """Enable a server, disable it, or disable it until a time (Unix seconds) and then return to this."""
-        self._switched.add(server)
         now = self.state.toggles.get(server)
         after = {name: value for name, value in self.state.after_timed.items() if name != server}
         if not isinstance(enabled, bool):
@@ -153,10 +148,6 @@ class StateFile:
         if value is None or isinstance(value, bool):
             return value
         return False if value > time.time() else self.state.after_timed.get(server)
-
-    def was_toggled_before(self, server: str) -> bool:
-        """Return whether the server was enabled or disabled before the daemon started."""
-        return server in self.state.toggles and server not in self._switched
 
     def disabled_until(self, server: str) -> float | None:
         """Return the time, past or future, at which a timed disable ends; None if there is none."""
@@ -265,10 +256,8 @@ class StateFile:
         self.problem = problem
         if problem:
             log.error("%s", unsaved_warning(problem))
-            self.on_problem(unsaved_warning(problem))
         else:
             log.info("saved %s again", self._path)
-            self.on_problem(f"saved {self._path} again")
 
     def _write(self, before: PersistentState, after: PersistentState) -> None:
         """Write what has changed to the file. Runs in the thread. Raises OSError."""

@@ -346,8 +346,6 @@ class DesiredState:
             return DISCONNECTED
         if (until := self.off_until) is not None:
             return f"switched off until {format_time(until)}"
-        if self._store.was_toggled_before(self._name):
-            return "switched off before mcpd started"
         return "switched off" if self._is_toggled else "switched off in its definition"
 
     @property

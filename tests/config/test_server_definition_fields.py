@@ -102,9 +102,9 @@ def test_other_lifetimes_are_refused(value: object) -> None:
 )
 def test_field_of_another_transport_is_a_warning(definition: dict[str, object], unused: list[str]) -> None:
     _, warnings = parsed(definition)
-    kind = "a stdio" if "command" in definition else "an http"
+    kind = "stdio" if "command" in definition else "http"
     assert sorted(warnings) == sorted(
-        f"{path}: '{path.rpartition('.')[2]}' has no effect for {kind} server" for path in unused
+        f"{path}: '{path.rpartition('.')[2]}' has no effect for {kind} servers" for path in unused
     )
 
 
@@ -138,7 +138,7 @@ def test_transport_is_explicit_or_guessed(
         ({"command": "x", "env": {"": "b"}}, "invalid name of an environment variable"),
         ({"command": "x", "umask": "1"}, "three octal digits"),
         ({"url": "http://h/a b"}, "contains a space or control character"),
-        ({"type": "sse", "url": "ws://h/"}, "of an sse server must begin with http: or https:"),
+        ({"type": "sse", "url": "ws://h/"}, "for sse servers must begin with http: or https:"),
         ({"url": "http://h/", "headers": {"A": "\x1f"}}, "line break or control character"),
         ({"url": "http://h/", "headers": {"A": "Bearer pässwörd"}}, "not ASCII"),
         ({"url": "http://h/", "headers": {"": "x"}}, "invalid header name"),
