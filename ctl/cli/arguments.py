@@ -159,21 +159,10 @@ def read_file(path: str) -> str:
         return read_named_file(path, _MAX_FILE_SIZE).decode("utf-8")
     except OSError as error:
         message = f"cannot read {'stdin' if path == '-' else path}: {error.strerror}"
-        raise UsageError(message, hint=advice(error)) from None
+        raise UsageError(message, hint="check the path, and the permissions of the file") from None
     except UnicodeDecodeError:
         message = f"cannot read {'stdin' if path == '-' else path}: not UTF-8 text"
         raise UsageError(message, hint="save it as UTF-8") from None
-
-
-def advice(error: OSError) -> str:
-    """Return what the user can do about a file that cannot be read."""
-    if error.errno == errno.EFBIG:
-        return "is this the right file? A larger one must be split"
-    if isinstance(error, UnusableFile):
-        return "name a regular file; save what a device or a pipe contains in one first"
-    if isinstance(error, FileNotFoundError):
-        return "check the path"
-    return "check the permissions of the file and its directories"
 
 
 def read_named_file(name: str, max_size: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from ctl.cli.arguments import advice, read_named_file, seconds_option
+from ctl.cli.arguments import read_named_file, seconds_option
 from ctl.cli.completion import server_names
 from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
@@ -292,7 +292,8 @@ def read_definitions(file: str, out: Output) -> dict[str, Json]:
         if problems:
             raise BadSpec(problems, source)
     except OSError as error:
-        raise UsageError(f"cannot read {source}: {error.strerror}", hint=advice(error)) from None
+        hint = "check the path, and the permissions of the file"
+        raise UsageError(f"cannot read {source}: {error.strerror}", hint=hint) from None
     except BadSpec as error:
         raise DaemonError({"message": f"{source} is invalid", "data": error.data()}) from None
     for warning in warnings:

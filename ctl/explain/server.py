@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     Rows = list[tuple[str, str | Line]]
     Explanation = dict[str, Any]
 
-_SECOND_CONNECTION = "connection 2"
-"""How the daemon names the step, and the label of the row."""
 _EVIDENCE = ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "stderr", "noise")
 _WHO_KILLS = "sent by a user, a program, or the kernel if memory was short: journalctl -k -g 'out of memory'"
 _STDERR_LINES = 10
@@ -117,8 +115,8 @@ def _connection_rows(detail: ServerDetail) -> Rows:
         rows.append(("pid", str(pid)))
     if server.get("protocol_version"):
         rows.append(("protocol", _protocol(server)))
-    if second := second_connection(detail):
-        rows.append((_SECOND_CONNECTION, second))
+    if second := _second_connection(server):
+        rows.append(("connection 2", second))
     provided = ", ".join(
         count(number, noun)
         for number, noun in (
@@ -147,20 +145,12 @@ def _protocol(server: ServerStatus) -> str:
     return " · ".join(filter(None, parts))
 
 
-def second_connection(detail: ServerDetail) -> str:
-    """Describe the second connection of a server that speaks both eras, or say why there can be none; empty
-    if none has been needed.
-    """
-    for second in detail["server"].get("connections", ())[1:]:
-        parts = [second.get("revision") or "", f"pid {pid}" if (pid := second.get("pid")) else ""]
-        if second["status"] != "connected":
-            failure = second.get("last_error")
-            parts += [second["status"], failure_summary(failure) if failure else ""]
-        shown = " · ".join(filter(None, parts))
-        return f"{shown}; for clients of older revisions that the server may ask something"
-    for step in detail.get("negotiation", ()):
-        if step["step"] == _SECOND_CONNECTION:
-            return f"{step['outcome']}; all clients use the first"
+def _second_connection(server: ServerStatus) -> str:
+    """Describe the second connection of a server that speaks both eras; empty if there is none."""
+    for second in server.get("connections", ())[1:]:
+        failure = second.get("last_error")
+        parts = [second.get("revision"), second["status"], failure_summary(failure) if failure else ""]
+        return " · ".join(filter(None, parts))
     return ""
 
 
@@ -224,7 +214,6 @@ def explain(
         "cause": _cause(server),
         "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
         "connections": server.get("connections", []),
-        "second_connection": second_connection(detail) or None,
         "url": detail.get("url") or None,
         "binary": _binary(detail, login),
         "environment": _environment(detail, login),
@@ -332,8 +321,6 @@ def explanation_lines(explanation: Explanation, server: ServerStatus, fit: int |
     rows += _binary_rows(explanation["binary"])
     if url := explanation["url"]:
         rows.append(("url", url))
-    if second := explanation["second_connection"]:
-        rows.append((_SECOND_CONNECTION, second))
     rows += _environment_rows(explanation["environment"], status, failure)
     if rows:
         lines += [[], *labelled_lines(rows)]
