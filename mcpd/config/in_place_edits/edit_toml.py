@@ -38,21 +38,17 @@ def add(text: str, key_path: tuple[str, ...], listed: bool, name: str, entry: Ma
 
 
 def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str | None:
-    """Remove the tables of the entry: `[…name]` and its subtables, or the array element with this `name`."""
-    index = _index(text, key_path, name) if listed else -1
+    """Remove the tables of the entry: `[…name]` and its subtables."""
     lines = text.splitlines(keepends=True)
-    target = key_path if listed else (*key_path, name)
-    element, inside = -1, False
+    target = (*key_path, name)
+    inside = False
     cut: set[int] = set()
     for number, line in enumerate(lines):
-        path = _header(line)
-        if path is not None:
-            if listed and path == target and line.lstrip().startswith("[["):
-                element += 1
-            inside = path[: len(target)] == target and (not listed or element == index)
+        if (path := _header(line)) is not None:
+            inside = path[: len(target)] == target
         if inside:
             cut.add(number)
-    return _without(lines, cut) if cut else None
+    return _without(lines, cut) if cut and not listed else None
 
 
 def change(text: str, path: tuple[str, ...], value: object) -> str | None:
@@ -105,19 +101,6 @@ def _inline(value: object) -> str:
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key} = {_inline(inner)}' for key, inner in value.items())}}}"
     return str(tomlkit.item(value).as_string())
-
-
-def _value_at(text: str, key_path: tuple[str, ...]) -> object:
-    value: object = tomllib.loads(text.replace("\r\n", "\n"))
-    for key in key_path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _index(text: str, key_path: tuple[str, ...], name: str) -> int:
-    value = _value_at(text, key_path)
-    found = value if isinstance(value, list) else []
-    return next(i for i, entry in enumerate(found) if isinstance(entry, dict) and entry.get("name") == name)
 
 
 def _without(lines: list[str], cut: set[int]) -> str:
