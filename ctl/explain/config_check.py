@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ctl.cli.errors import CtlError, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.daemon import systemd
-from mcpd.config.check_document import ConfigDocument, LoadedConfig, check
+from mcpd.config.check_document import ConfigDocument, check
 from mcpd.config.next_step import unset_variables
 from mcpd.model.errors import BadSpec, Problem
 
@@ -26,8 +26,6 @@ class CheckedConfig(NamedTuple):
 
     servers: list[str]
     warnings: list[str]
-    loaded: LoadedConfig | None
-    """The configuration as this process reads it; None if it lacks variables."""
 
 
 class NextEnvironment(NamedTuple):
@@ -55,11 +53,8 @@ def check_config(cli: CliContext, document: ConfigDocument, data: bytes | None) 
     A running daemon decides. Otherwise, the environment of the next one counts, and variables that only a
     service may have become warnings. Raises BadSpec. Starts no daemon.
     """
-    loaded = None
-    with suppress(BadSpec):
-        loaded = check(document, os.environ)
     if data is not None and (answer := _ask_daemon(cli, document, data)) is not None:
-        return answer._replace(loaded=loaded)
+        return answer
     environment = next_environment(_socket(cli), os.environ)
     try:
         found = check(document, environment.variables)
@@ -68,8 +63,8 @@ def check_config(cli: CliContext, document: ConfigDocument, data: bytes | None) 
         if not all(warnings):
             raise
         names = sorted(str(name) for name, _, _ in document.layout.servers)
-        return CheckedConfig(names, [*document.warnings, *warnings], loaded)
-    return CheckedConfig(sorted(found.specs), list(found.warnings), found)
+        return CheckedConfig(names, [*document.warnings, *warnings])
+    return CheckedConfig(sorted(found.specs), list(found.warnings))
 
 
 def next_environment(socket: str, environ: Mapping[str, str]) -> NextEnvironment:
@@ -102,4 +97,4 @@ def _ask_daemon(cli: CliContext, document: ConfigDocument, data: bytes) -> Check
     if errors := answer["errors"]:
         problems = [Problem(each["path"], each["message"], each.get("fix", "")) for each in errors]
         raise BadSpec(problems, document.source)
-    return CheckedConfig(list(answer["servers"]), list(answer["warnings"]), None)
+    return CheckedConfig(list(answer["servers"]), list(answer["warnings"]))
