@@ -50,14 +50,20 @@ def sign(claims: Mapping[str, object], key: ECKey | RSAKey, header: Mapping[str,
     return token
 
 
-def load_key(pem: str) -> ECKey | RSAKey:
-    """Return the private key in a PEM text. Raises KeyUnusable."""
+def _key_types() -> tuple[type[ECKey], type[RSAKey]]:
     try:
-        from joserfc.errors import JoseError
         from joserfc.jwk import ECKey, RSAKey
     except ImportError:
-        raise KeyUnusable("signing needs the package `joserfc`: install mcpd with the extra `keys`") from None
-    for kind in (ECKey, RSAKey):
+        raise KeyUnusable("keys need the package `joserfc`: install mcpd with the extra `keys`") from None
+    return ECKey, RSAKey
+
+
+def load_key(pem: str) -> ECKey | RSAKey:
+    """Return the private key in a PEM text. Raises KeyUnusable."""
+    kinds = _key_types()
+    from joserfc.errors import JoseError
+
+    for kind in kinds:
         try:
             key = kind.import_key(pem)
         except (JoseError, ValueError, TypeError):
@@ -126,13 +132,7 @@ def load_dpop_key(pem: str | None) -> DpopKey | None:
 
 def new_key() -> str:
     """Return a new P-256 key as PEM. Raises KeyUnusable without the library."""
-    try:
-        from joserfc.jwk import ECKey
-    except ImportError:
-        raise KeyUnusable(
-            "the server binds tokens to a key, which needs the package `joserfc`: install mcpd with "
-            "the extra `keys`"
-        ) from None
+    ECKey, _ = _key_types()
     pem: bytes = ECKey.generate_key("P-256", private=True).as_pem(private=True)
     return pem.decode()
 

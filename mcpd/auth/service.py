@@ -216,11 +216,7 @@ class LoginService:
     async def begin(self, params: LoginParams) -> LoginOffer:
         """Begin a login, and return what a person needs. Raises UnknownServer, Unsupported, LoginFailed."""
         challenge = self._users.challenge(params.server)
-        request = await self._request(params, challenge)
-        attempt = self._logins.begin(request)
-        if challenge is None or not challenge.needs_more_scopes:
-            self._step_ups.pop((request.url, request.settings.account), None)
-        return await attempt.wait_offer()
+        return await self._begin(await self._request(params, challenge)).wait_offer()
 
     async def link(self, name: str, challenge_fields: Sequence[str]) -> LoginAttempt:
         """Begin a login, or join one, for an MCP client whose call was refused with this challenge.
@@ -233,18 +229,22 @@ class LoginService:
         request = await self._request(LoginParams(server=name), challenge)
         attempt = self._logins.find(request)
         if attempt is None:
-            key = (request.url, request.settings.account)
             if challenge is not None and challenge.needs_more_scopes:
-                asked, scopes = self._step_ups.setdefault(key, set()), frozenset(challenge.scopes or ())
+                key, scopes = (request.url, request.settings.account), frozenset(challenge.scopes or ())
+                asked = self._step_ups.setdefault(key, set())
                 if scopes in asked or len(asked) >= MAX_STEP_UPS:
                     message = f"{name}: a person was already asked for these scopes, without success"
                     raise LoginFailed(message, server=name, step="scopes")
                 asked.add(scopes)
-            else:
-                self._step_ups.pop(key, None)
-            attempt = self._logins.begin(request)
+            attempt = self._begin(request)
         await attempt.wait_offer()
         return attempt
+
+    def _begin(self, request: LoginRequest) -> LoginAttempt:
+        """Begin a login. After an ordinary one, a person may be asked for the same scopes again."""
+        if request.challenge is None or not request.challenge.needs_more_scopes:
+            self._step_ups.pop((request.url, request.settings.account), None)
+        return self._logins.begin(request)
 
     async def _request(self, params: LoginParams, challenge: Challenge | None) -> LoginRequest:
         """Return what to log in to. A login for more scopes keeps the earlier ones (MCP 2026-07-28).

@@ -6,7 +6,6 @@ token twice ends the login. Everything here blocks on the disk; call it in a thr
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import logging
@@ -90,7 +89,8 @@ class StoredLogin:
 
     @property
     def id(self) -> str:
-        return login_id(self.resource, self.issuer, self.account)
+        parts = "\n".join((self.resource, self.issuer, self.account))
+        return hashlib.sha256(parts.encode()).hexdigest()[:24]
 
     @property
     def renewed_at(self) -> float | None:
@@ -102,10 +102,6 @@ class StoredLogin:
         tokens = self.tokens
         found = (tokens.access_token, tokens.refresh_token, self.client.client_secret, self.dpop_key)
         return tuple(each for each in found if each)
-
-
-def login_id(resource: str, issuer: str, account: str) -> str:
-    return hashlib.sha256("\n".join((resource, issuer, account)).encode()).hexdigest()[:24]
 
 
 @attrs.frozen(kw_only=True)
@@ -370,11 +366,9 @@ class TokenStore:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError:
             pid = os.pread(handle, 32, 0).strip()
             os.close(handle)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
             number = f" (process {int(pid)})" if pid.isdigit() else ""
             self.other_daemon = f"another mcpd{number}"
             return

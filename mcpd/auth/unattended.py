@@ -96,7 +96,8 @@ class UnattendedCredentials:
         used = refusal.signature.generation
         if used < self._signature.generation:
             return True
-        if self._is_young and not refusal.needs_scopes:
+        is_young = self._tokens is not None and self._now() - self._tokens.obtained_at < YOUNG
+        if is_young and not refusal.needs_scopes:
             self._failure = "the server refuses the token that was just issued for it"
             return False
         if refusal.repeats > 1:
@@ -107,10 +108,6 @@ class UnattendedCredentials:
 
     def advice(self) -> str:
         return self._failure or "the server refused access"
-
-    @property
-    def _is_young(self) -> bool:
-        return self._tokens is not None and self._now() - self._tokens.obtained_at < YOUNG
 
     # ── obtaining ───────────────────────────────────────────────────────────────────────────────
 

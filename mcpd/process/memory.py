@@ -20,10 +20,7 @@ def _libc_function(name: str) -> Callable[..., int]:
 
     Call this once per name: each lookup creates a class that only the garbage collector can free.
     """
-    try:
-        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
-    except (OSError, AttributeError):
-        return lambda *_: 0
+    found: Callable[..., int] = getattr(ctypes.CDLL(None), name, lambda *_: 0)
     return found
 
 

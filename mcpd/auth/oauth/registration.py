@@ -217,7 +217,5 @@ def _method_to_request(methods: Collection[str] | None) -> str:
 
 def _refusal(status: int, document: Mapping[str, object] | None) -> RegistrationRefused:
     error = quote((document or {}).get("error"))
-    parts = [f"HTTP {status}", error, quote((document or {}).get("error_description"))]
-    if not error and document:  # some answer with a body of their own
-        parts.append(quote(document.get("message") or document.get("msg")))
+    parts = (f"HTTP {status}", error, quote((document or {}).get("error_description")))
     return RegistrationRefused(": ".join(part for part in parts if part), error=error, status=status)

@@ -94,7 +94,6 @@ def test_the_assigned_authentication_method(
             "HTTP 400: invalid_redirect_uri: no",
         ),
         (403, b"<html>", "HTTP 403"),
-        (422, {"message": "client_name is not allowed"}, "HTTP 422: client_name is not allowed"),
         (200, {"error": "invalid_client_metadata"}, "invalid_client_metadata"),
         (201, {}, "no `client_id`"),
         (201, {"client_id": ""}, "no `client_id`"),
