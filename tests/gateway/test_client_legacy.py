@@ -116,9 +116,10 @@ async def test_roots_are_fetched_when_they_change(w: World, answer: Json, roots:
     session.roots = (Raw(b"1"),)
     user.say({"method": "notifications/roots/list_changed"})
     (question,) = user.questions
+    assert not session.knows_roots
     user.say({"id": question["id"], **answer})
     assert len(user.questions) == 1, "asked once"
     found = [json.loads(bytes(root)) for root in session.roots]
     assert found == ([1] if roots is None else roots)
     assert len(changes) == (roots is not None)
-    assert session.roots_requests == 0
+    assert session.knows_roots

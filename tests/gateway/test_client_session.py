@@ -378,3 +378,13 @@ async def test_handshake_waits_for_a_starting_server(
     await trio.sleep(2)
     assert len(received.answers) == 1
     assert user.session.request_tasks == {}
+
+
+async def test_client_is_connected_until_its_session_or_its_connection_ends(w: World) -> None:
+    session = w.user("legacy", {}).session
+    assert session.is_connected
+    session.has_connection = lambda: False
+    assert not session.is_connected
+    session.has_connection = lambda: True
+    session.close("left")
+    assert not session.is_connected
