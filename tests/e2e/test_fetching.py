@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 
@@ -14,39 +13,26 @@ from tests.example_server import TEST_SERVER
 TEST = {"command": sys.executable, "args": [TEST_SERVER]}
 
 
-@pytest.mark.parametrize(
-    ("era", "method", "params", "code", "words"),
-    [
-        ("auto", "mcpd/prompt", {"prompt": "gret"}, "unknown_prompt", "did you mean greet?"),
-        ("auto", "mcpd/prompt", {"prompt": "greet"}, "invalid_arguments", '"name" is a required argument'),
-        (
-            "modern",
-            "mcpd/read",
-            {"uri": "test://greetin"},
-            "unknown_resource",
-            "did you mean test://greeting",
-        ),
-        (
-            "legacy",
-            "mcpd/read",
-            {"uri": "test://greetin"},
-            "unknown_resource",
-            "did you mean test://greeting",
-        ),
-        ("auto", "mcpd/read", {"uri": "zzz://9"}, "unknown_resource", "`mcpctl resources test` lists"),
-    ],
+MISSING: tuple[tuple[str, str, Json, str, str], ...] = (
+    ("auto", "mcpd/prompt", {"prompt": "gret"}, "unknown_prompt", "did you mean greet?"),
+    ("auto", "mcpd/prompt", {"prompt": "greet"}, "invalid_arguments", '"name" is a required argument'),
+    ("modern", "mcpd/read", {"uri": "test://greetin"}, "unknown_resource", "did you mean test://greeting"),
+    ("legacy", "mcpd/read", {"uri": "test://greetin"}, "unknown_resource", "did you mean test://greeting"),
+    ("auto", "mcpd/read", {"uri": "zzz://9"}, "unknown_resource", "`mcpctl resources auto` lists"),
 )
-def test_missing_name_has_its_own_error_with_similar_names(
-    start: Start, era: str, method: str, params: dict[str, Any], code: str, words: str
-) -> None:
+
+
+def test_missing_name_has_its_own_error_with_similar_names(start: Start) -> None:
     """Exit code 5 means no such server, tool, resource or prompt, whichever error the server returns."""
-    daemon = start({"test": {**TEST, "era": era}})
-    daemon.wait_connected("test")
-    with pytest.raises(Refused) as refused:
-        daemon.client().request(method, server="test", **params)
-    assert refused.value.code == code
-    assert refused.value.body["data"]["exit"] == (2 if code == "invalid_arguments" else 5)
-    assert words in str(refused.value)
+    eras = ("auto", "modern", "legacy")
+    daemon = start({era: {**TEST, "era": era} for era in eras})
+    daemon.wait_connected(*eras)
+    for server, method, params, code, words in MISSING:
+        with pytest.raises(Refused) as refused:
+            daemon.client().request(method, server=server, **params)
+        assert refused.value.code == code, params
+        assert refused.value.body["data"]["exit"] == (2 if code == "invalid_arguments" else 5)
+        assert words in str(refused.value)
 
 
 def test_timeout_error_names_the_setting_that_applies(start: Start) -> None:

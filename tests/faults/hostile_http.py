@@ -39,9 +39,7 @@ MESSAGE = b'{"jsonrpc":"2.0","id":%d,"result":{"content":'
 JSON = b"application/json"
 FLOODS = {
     "comments": b":\n",
-    "lines of data": b"data:\n",
     "empty events": b"data:\n\n",
-    "junk": b"data: y\n\n",
     "log messages": note(b"message", b'{"level":"error","data":"x"}'),
     "changed lists": note(b"tools/list_changed", b"{}"),
     "updates": note(b"resources/updated", b'{"uri":"test://nobody/follows/this"}'),
