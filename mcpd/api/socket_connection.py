@@ -111,7 +111,10 @@ class SocketConnection:
         self._nursery.start_soon(self._outbox.run)
         self._nursery.start_soon(self._watch_backlog)
         with nullcontext() if self._slot is None else self._slot.held_by(self):
-            await self._read()
+            try:
+                await self._reader.run()
+            except OSError as error:
+                log.debug("client %d: %s", self._pid, error)
             self.has_read_all.set()
             await self._finish_requests()
             with trio.move_on_after(_DRAIN_TIMEOUT):
@@ -134,13 +137,6 @@ class SocketConnection:
             body = wire.error_body(Overloaded.rpc, f"the connection was closed: {reason}")
             self._send(wire.error(b"null", body))
         self._nursery.cancel_scope.cancel(reason=reason)
-
-    async def _read(self) -> None:
-        """Read until the client disconnects."""
-        try:
-            await self._reader.run()
-        except OSError as error:
-            log.debug("client %d: %s", self._pid, error)
 
     async def _finish_requests(self) -> None:
         """Wait for running requests: a client that only stopped writing (`… | nc -U`) still reads."""

@@ -113,10 +113,8 @@ class ApplyResult(Record):
     in entries that were not applied because mcpd started with these errors."""
 
     @classmethod
-    def plan(
-        cls, plan: ServersDiff, generation: int, *, dry_run: bool = False, saved: str | None = None
-    ) -> ApplyResult:
-        return cls(generation=generation, dry_run=dry_run, saved=saved, **attrs.asdict(plan))
+    def plan(cls, plan: ServersDiff, generation: int, *, dry_run: bool = False) -> ApplyResult:
+        return cls(generation=generation, dry_run=dry_run, **attrs.asdict(plan))
 
     @classmethod
     def refused(cls, errors: list[Problem], generation: int, *, dry_run: bool = False) -> ApplyResult:

@@ -41,8 +41,6 @@ from mcpd.wire.message import RESERVED_PREFIX, BadFrame, Message
 
 NO_CONTEXT = ClientContext(version="")
 """The caller declares nothing, cannot be asked, and gets what the server sends."""
-_MAX_MEMBER = 1024 * 1024
-"""Bytes of each other member of a call with large arguments; decoding and encoding 31 MiB takes 0.2 s."""
 _RESOURCE_NOT_FOUND = (-32002, -32602)
 """Error codes for an unknown resource, until 2025-11-25 and since."""
 

@@ -58,9 +58,7 @@ _PIECE = 1 << 13
 class BodyBudget:
     """Counts the bytes of incomplete bodies on all connections."""
 
-    def __init__(self, limit: int = MAX_BUFFERED) -> None:
-        self.limit = limit
-        self.used = 0
+    used = 0
 
 
 SpawnTask = Callable[[Callable[[], Awaitable[None]]], None]
@@ -202,10 +200,8 @@ class HttpServerConnection:
         """Count the incomplete body in the budget; give it up if there are too many on all connections."""
         old, self._buffered = self._buffered, self._parser.buffered
         self._bodies.used += self._buffered - old
-        if self._buffered > old and self._bodies.used > self._bodies.limit:
-            text = (
-                f"incomplete requests of all clients may take {self._bodies.limit} bytes together; try again"
-            )
+        if self._buffered > old and self._bodies.used > MAX_BUFFERED:
+            text = f"incomplete requests of all clients may take {MAX_BUFFERED} bytes together; try again"
             self._reject(BadRequest(503, text, b"Retry-After: 1\r\n"))
         elif old - self._buffered > _MUCH:
             trim_heap_soon()

@@ -102,7 +102,6 @@ async def connected(
     answers: Callable[[str, bytes, HttpExchange], None] | None = None,
     *,
     unix: bool = False,
-    bodies: BodyBudget | None = None,
 ) -> AsyncIterator[Peer]:
     near, far = socket.socketpair() if unix else tcp_pair()
     near.setblocking(False)
@@ -119,7 +118,7 @@ async def connected(
             handler,
             "a test",
             Slot(ConnectionLimit("unix"), 0),
-            bodies or BodyBudget(),
+            BodyBudget(),
         )
         await peer.connection.run()
         near.close()
