@@ -70,7 +70,7 @@ LINES = {
     "ctl": 5_120,
     "ctl/bridge": 1_720,
     "ctl/commands": 4_300,
-    "ctl/editors": 3_790,
+    "ctl/editors": 3_800,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

@@ -335,6 +335,14 @@ EDITORS: tuple[EditorSpec, ...] = (
         _SHELL | {"env-dollar"},
         entry_form=None,
     ),
+    EditorSpec(
+        "mcpproxy",
+        "MCPProxy",
+        (_user("~/.mcpproxy/mcp_config.json"),),
+        frozenset({"env", "keyring"}),
+        entry_form=None,
+    ),
+    EditorSpec("1mcp", "1MCP", (_user("{config}/1mcp/mcp.json"),), _SHELL, entry_form=None),
 )
 
 GENERIC = EditorSpec("file", "a file", (), _SHELL | {"env", "words", "input"}, entry_form=None)

@@ -50,6 +50,7 @@ _NOTES = {
     "headersHelper": "mcpd does not run its headersHelper; add the headers to the definition yourself",
     "sandboxEnabled": _SANDBOX,
     "sandbox": _SANDBOX,
+    "quarantined": "it is quarantined in the editor, so it is imported as disabled",
 }
 """Members that are not imported, and what that means."""
 _MILLISECONDS = 1000.0
@@ -231,7 +232,7 @@ def is_disabled(raw: RawEntry) -> bool:
     """Return whether the editor does not use the entry."""
     fields = raw.fields
     off = fields.get("disabled") is True or fields.get("enabled") is False or fields.get("isActive") is False
-    return off or raw.disabled_elsewhere
+    return off or raw.disabled_elsewhere or fields.get("quarantined") is True
 
 
 def _common_fields(raw: RawEntry, fields: Fields) -> dict[str, object]:

@@ -7,7 +7,7 @@ The catalog names the kinds of references that an editor knows:
     env-dollar  $env:NAME                   words       ${userHome}, ${workspaceFolder}, ${pathSeparator} …
     input       ${input:id}                 file        ${file:/path}
     curly       {env:NAME}, {file:path}     claude      ${CLAUDE_PROJECT_DIR}
-    continue    ${{ secrets.NAME }}
+    continue    ${{ secrets.NAME }}         keyring     ${keyring:NAME}
     dotenv      a variable may come from an `.env` file
 
 Everything else is plain text to that editor and stays plain text: a `${` in it becomes `$${`.
@@ -123,7 +123,7 @@ class VariableTranslator:
         if bare and _NAME.fullmatch(name):
             return self._variable(name, dash + self.translate(default) if dash else "")
         prefix, colon, rest = inside.partition(":")
-        if colon and prefix in self.kinds & {"env", "input", "file"}:
+        if colon and prefix in self.kinds & {"env", "input", "file", "keyring"}:
             return self._prefixed(prefix, rest.strip())
         if "words" in self.kinds or "unknown" in self.kinds:
             return self._word(prefix, inside)
@@ -138,6 +138,8 @@ class VariableTranslator:
         if prefix == "env":
             name, dash, default = rest.partition(":-")
             return self._variable(name, dash + self.translate(default) if dash else "")
+        if prefix == "keyring":
+            return self.add_secret(rest)
         if prefix == "file":
             return self._file(rest)
         return self._input(rest)

@@ -40,6 +40,7 @@ def translator(editor: str, *, workspace: bool = True) -> VariableTranslator:
         ("zed", "${A", "$${A"),
         ("continue", "${{ secrets.a-b }}", "${secret:A_B}"),
         ("mcporter", "$env:A", "${A}"),
+        ("mcpproxy", "${keyring:x}", "${secret:X}"),
     ],
 )
 def test_references_are_translated_and_plain_text_is_kept(editor: str, theirs: str, ours: str) -> None:
