@@ -119,8 +119,9 @@ class StdioFields(Record):
 class RemoteFields(Record):
     """What only a remote server has."""
 
-    url: str | None = field("The URL of a remote server.", aliases=("serverUrl", "server_url", "uri"))
-    http_url: str | None = field("The URL of a Streamable HTTP server.")
+    url: str | None = field(
+        "The URL of a remote server.", aliases=("httpUrl", "serverUrl", "server_url", "uri")
+    )
     headers: Mapping[str, str] | None = field(
         "Headers to send with every request.", aliases=("http_headers",)
     )

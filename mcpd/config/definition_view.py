@@ -27,7 +27,7 @@ def headers(definition: Mapping[str, object]) -> Mapping[str, object]:
 def url(definition: Mapping[str, object]) -> str:
     """Return the URL; empty for a local server."""
     fields = _canonical(definition)
-    return str(fields.get("httpUrl") or fields.get("url") or "")
+    return str(fields.get("url") or "")
 
 
 def forbids_login(definition: Mapping[str, object]) -> bool:

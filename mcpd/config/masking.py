@@ -13,7 +13,7 @@ MIN_SECRET_LENGTH = 6
 
 MASK = "***"
 
-PASSED_FIELDS = frozenset({"command", "args", "env", "url", "httpUrl", "headers", "oauth"})
+PASSED_FIELDS = frozenset({"command", "args", "env", "url", "headers", "oauth"})
 """The fields that are passed to the server, and so may contain secrets."""
 
 # Patterns are strings, because `re` compiles those with their first use: most daemons need few of them.

@@ -48,31 +48,23 @@ def _scopes(value: object) -> tuple[str, ...]:
 
 
 def _redirect_uri(value: object) -> str:
-    uri = text(value)
+    is_port = isinstance(value, int) and not isinstance(value, bool)
+    uri = f"http://localhost:{value}/callback" if is_port else text(value)
     try:
         parts = urlsplit(uri)
         usable = parts.scheme == "http" and parts.hostname in _LOOPBACK and parts.port != 0
     except ValueError:
         usable = False
     if not usable or "#" in uri or "?" in uri:
-        fix = "write http://127.0.0.1:PORT/PATH, as it is registered for your client"
+        fix = "write http://127.0.0.1:PORT/PATH, with a port from 1 to 65535, as it is registered"
         raise Invalid("must be an http URL of this machine", fix)
     return uri
 
 
-def _port(value: object) -> int:
-    port = converter.structure(value, int)
-    if not 0 < port <= 65_535:
-        raise Invalid(f"must be from 1 to 65535, not {port}", "write a port")
-    return port
-
-
-Port = NewType("Port", int)
 register(Account, _account, {"type": "string"})
 register(Resource, _resource, {"type": ["string", "boolean"]})
 register(Scopes, _scopes, {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
-register(RedirectUri, _redirect_uri, {"type": "string"})
-register(Port, _port, {"type": "integer", "minimum": 1, "maximum": 65_535})
+register(RedirectUri, _redirect_uri, {"type": ["string", "integer"]})
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -92,14 +84,15 @@ class WrittenOAuth(Record):
     client_secret: str | None = field("The secret of that client.", aliases=("client_secret",))
     private_key: str | None = field("A PEM key with which that client authenticates instead.")
     client_metadata_url: Url | None = field("The URL of a Client ID Metadata Document.")
-    scopes: Scopes | None = field("The scopes to request.", may_be_empty=True)
-    scope: str | None = field("The scopes to request, separated by spaces.", may_be_empty=True)
+    scopes: Scopes | None = field(
+        "The scopes to request: a list, or one string with spaces.", aliases=("scope",), may_be_empty=True
+    )
     issuer: Url | None = field("The issuer to accept, if the server names another.")
     resource: Resource | None = field("The `resource` to request, or false for none.")
     redirect_uri: RedirectUri | None = field(
-        "The loopback URL to which the login returns.", aliases=("redirect_uri",)
+        "The loopback URL to which the login returns, or a port on localhost.",
+        aliases=("redirect_uri", "callbackPort"),
     )
-    callback_port: Port | None = field("The port on localhost to which the login returns.")
     extra_params: Mapping[str, str] | None = field("More parameters for the authorization request.")
     assertion: str | None = field("The JWT of a workload, for the grant `workload`.")
     identity_provider: WrittenProvider | None = field("The identity provider, for the grant `enterprise`.")
@@ -129,20 +122,9 @@ def read_oauth(value: object, path: str, problems: list[Problem], warnings: list
 
 def _settings(written: WrittenOAuth, path: str, problems: list[Problem]) -> OAuthSettings:
     members = set_members(written)
-    for name, other in (("scope", "scopes"), ("callback_port", "redirect_uri")):
-        if name in members and other in members:
-            keys = ["callbackPort", "redirectUri"] if name == "callback_port" else [name, other]
-            message = f"'{keys[1]}' and '{keys[0]}' mean the same"
-            problems.append(Problem(join_path(path, keys[0]), message, "keep one"))
-    if "scope" in members:
-        members.setdefault("scopes", tuple(members.pop("scope").split()))
-    if "callback_port" in members:
-        members.setdefault("redirect_uri", f"http://localhost:{members.pop('callback_port')}/callback")
     if (provider := members.pop("identity_provider", None)) is not None:
         members["identity_provider"] = _provider(provider, join_path(path, "identityProvider"), problems)
-    return OAuthSettings(
-        **{key: each for key, each in members.items() if key not in ("scope", "callback_port")}
-    )
+    return OAuthSettings(**members)
 
 
 def _provider(written: WrittenProvider, path: str, problems: list[Problem]) -> IdentityProvider | None:

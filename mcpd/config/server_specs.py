@@ -332,7 +332,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
         }
 
     def _transport_kind(self) -> TransportKind | None:
-        has_url = not self.present.isdisjoint(("url", "httpUrl"))
+        has_url = "url" in self.present
         if "command" in self.present and has_url:
             message = f"server '{self.name}' has both 'command' and a URL"
             self.problem("", message, "keep 'command' for a program, or 'url' for a remote server")
@@ -341,8 +341,6 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
             return TRANSPORT_TYPES[self.written.type]
         if "command" in self.present:
             return "stdio"
-        if "httpUrl" in self.present:
-            return "http"
         if has_url:
             return "ws" if (self.written.url or "").startswith(("ws://", "wss://")) else "http"
         if "type" not in self.present:  # an invalid one is a problem already
@@ -358,7 +356,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
                 self.problem("env", message, "write a name without '='", variable)
         if "command" not in self.present:
             fix = "add 'command': the program to start"
-            if not self.present.isdisjoint(("url", "httpUrl")):
+            if "url" in self.present:
                 fix = "add 'command', or write 'type': 'http' for a server with a URL"
             self.problem("", f"Missing 'command' in stdio server '{self.name}'", fix)
         if written.command is None:
@@ -385,25 +383,21 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
 
     def _remote(self, kind: RemoteKind, common: dict[str, object]) -> RemoteSpec | None:
         written = self.written
-        key = "httpUrl" if "httpUrl" in self.present else "url"
-        if {"url", "httpUrl"} <= self.present:
-            self.problem("httpUrl", "'url' and 'httpUrl' mean the same", "keep one")
         self._check_headers(written.headers or {})
         oauth = read_oauth(written.oauth, join_path(self.path, "oauth"), self.problems, self.warnings)
-        if key not in self.present:
+        if "url" not in self.present:
             message = f"Missing 'url' in {kind} server '{self.name}'"
             self.problem("", message, "add 'url': the address of the server")
-        url = written.http_url if key == "httpUrl" else written.url
-        if url is None:
+        if written.url is None:
             return None
-        if key not in self.unresolved:
-            self._check_url(kind, key, url)
+        if "url" not in self.unresolved:
+            self._check_url(kind, written.url)
         return RemoteSpec(
             **common,  # type: ignore[arg-type]  # the names and types are those of ServerSpec
             kind=kind,
-            url=url,
+            url=written.url,
             headers=written.headers or {},
-            kind_is_explicit=not self.present.isdisjoint(("type", "httpUrl")),
+            kind_is_explicit="type" in self.present,
             ca_file=self._local_path(written.ca_file),
             oauth=oauth,
         )
@@ -422,7 +416,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
                 message = "the header's value contains a character that is not ASCII"
                 self.problem("headers", message, "encode it as the server expects", header)
 
-    def _check_url(self, kind: RemoteKind, key: str, url: str) -> None:
+    def _check_url(self, kind: RemoteKind, url: str) -> None:
         """Add a problem if the URL is not valid. It is never quoted: it may contain a secret."""
         schemes = _SCHEMES[kind]
         fix = f"write {schemes[-1]}://HOST/PATH"
@@ -430,17 +424,17 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
         except ValueError as error:
-            self.problem(key, f"'{key}' is not a valid URL: {shorten(str(error), 60)}", fix)
+            self.problem("url", f"'url' is not a valid URL: {shorten(str(error), 60)}", fix)
             return
         if parts.scheme not in schemes:
-            message = f"'{key}' for {kind} servers must begin with {schemes[0]}: or {schemes[1]}:"
+            message = f"'url' for {kind} servers must begin with {schemes[0]}: or {schemes[1]}:"
         elif not host:
-            message = f"'{key}' has no host"
+            message = "'url' has no host"
         elif re.search(r"[\s\x00-\x1f]", url):
-            message, fix = f"'{key}' contains a space or control character", "write it as %20, or remove it"
+            message, fix = "'url' contains a space or control character", "write it as %20, or remove it"
         else:
             return
-        self.problem(key, message, fix)
+        self.problem("url", message, fix)
 
 
 # ── known servers ────────────────────────────────────────────────────────────────────────────────
