@@ -19,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from mcpd.auth.oauth.metadata import origin
 from mcpd.files.regular import read_regular_file
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class DpopKey:
         if access_token is not None:
             digest = hashlib.sha256(access_token.encode()).digest()
             claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        if nonce := self._nonces.get(_origin(url)):
+        if nonce := self._nonces.get(origin(url)):
             claims["nonce"] = nonce
         return sign(claims, self._key, self._header)
 
@@ -116,10 +117,9 @@ class DpopKey:
         """Remember a nonce for the origin of `url`; return whether it is another than before."""
         if not nonce or len(nonce) > _MAX_NONCE or not nonce.isascii() or not nonce.isprintable():
             return False
-        origin = _origin(url)
-        is_new = self._nonces.get(origin) != nonce
-        self._nonces[origin] = nonce
-        return is_new
+        before = self._nonces.get(origin(url))
+        self._nonces[origin(url)] = nonce
+        return before != nonce
 
 
 def load_dpop_key(pem: str | None) -> DpopKey | None:
@@ -140,11 +140,6 @@ def new_key() -> str:
 def _without_query(url: str) -> str:
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 # ── encrypting the stored logins ──────────────────────────────────────────────────────────────────────

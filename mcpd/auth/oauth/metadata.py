@@ -330,11 +330,8 @@ _BY_SUFFIX: Mapping[str, Quirks] = MappingProxyType(
 
 
 def quirks_of(issuer: str) -> Quirks:
-    """Return the quirks of an issuer, by its host."""
-    try:
-        host = (urlsplit(issuer).hostname or "").lower()
-    except ValueError:
-        return _NONE
+    """Return the quirks of a validated issuer, by its host."""
+    host = (urlsplit(issuer).hostname or "").lower()
     if found := _BY_HOST.get(host):
         return found
     return next((quirks for suffix, quirks in _BY_SUFFIX.items() if host.endswith(suffix)), _NONE)
