@@ -263,11 +263,11 @@ class TokenManager:
         managed, found = self._logins.get(id), await self.stored(id)
         if found is not None:
             await self._file.change(lambda contents: contents.without_login(id))
+            self._redactor.forget_tokens(id)
         if managed is not None:
             managed.is_removed = True
             managed.saver.discard()
             del self._logins[id]
-            self._redactor.forget_tokens(id)
             self._servers = {key: named for key, named in self._servers.items() if named != id}
         return found
 
@@ -293,8 +293,12 @@ class TokenManager:
         users: dict[str, list[str]] = {}
         for key, id in {**contents.servers, **self._servers}.items():
             users.setdefault(id, []).append(key.partition("\n")[0])
-        found = {id: ManagedLogin(stored, self._context) for id, stored in contents.logins.items()}
-        return [(login, tuple(users.get(id, ()))) for id, login in {**found, **self._logins}.items()]
+        unused = {
+            id: ManagedLogin(stored, self._context)
+            for id, stored in contents.logins.items()
+            if id not in self._logins
+        }
+        return [(login, tuple(users.get(id, ()))) for id, login in {**unused, **self._logins}.items()]
 
     @property
     def problem(self) -> str:
