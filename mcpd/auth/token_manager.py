@@ -6,11 +6,10 @@ until the next renewal is due; nothing wakes up in between.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 import trio
@@ -34,8 +33,6 @@ from mcpd.model.server_spec import NO_SETTINGS, OAuthSettings
 from mcpd.model.text import shorten
 from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
-
-log = logging.getLogger("mcpd.auth")
 
 STOP_TIMEOUT = 10.0
 """Seconds that a renewal has to end when the daemon stops: a lost answer may end the login."""
@@ -234,24 +231,20 @@ class TokenManager:
 
     # ── logging in and out ──────────────────────────────────────────────────────────────────────
 
-    async def add_login(self, login: StoredLogin, url: str) -> str:
+    async def add_login(self, login: StoredLogin, url: str) -> None:
         """Store and use what the server at `url` is accessed with from now on. Replaces an earlier login.
 
-        Returns a warning if it could not be stored, and so will be lost when the daemon stops.
+        If it cannot be stored, `problem` says so, and it is lost when the daemon stops.
         """
         known = await self.stored(login.id)
         # A renewal under way may still produce the next generation.
         generation = 1 if known is None else known.generation + 2
         login = attrs.evolve(login, generation=generation)
-        warning = ""
-        try:
+        with suppress(StoreError):
             await self._file.change(lambda found: found.with_login(login, url))
-        except StoreError as error:
-            warning = str(error)
         self._servers[server_key(url, login.account)] = login.id
         self._manage(login).replace(login)
         self._changed(login, "login_done")
-        return warning
 
     async def stored(self, id: str) -> StoredLogin | None:
         """Return a login as it was last issued."""
