@@ -55,7 +55,7 @@ LINES = {
     "mcpd/auth": 5_030,
     "mcpd/calls": 6_030,
     "mcpd/client": 1_321,
-    "mcpd/config": 4_570,
+    "mcpd/config": 4_560,
     "mcpd/files": 595,
     "mcpd/gateway": 3_100,
     "mcpd/io": 761,

@@ -63,15 +63,15 @@ class DocumentLayout(msgspec.Struct, frozen=True):
 class ConfigDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A document that could be parsed, from a file or from `$MCPD_SERVERS`."""
 
-    layout: DocumentLayout
-    problems: list[Problem]
-    """What is wrong with its layout. The servers and the settings are not checked yet."""
-    warnings: list[str]
     source: str
     path: Path
     base_dir: Path
     """Relative directories are resolved against it."""
-    digest: str
+    layout: DocumentLayout = DocumentLayout()
+    problems: list[Problem] = msgspec.field(default_factory=list)
+    """What is wrong with its layout. The servers and the settings are not checked yet."""
+    warnings: list[str] = msgspec.field(default_factory=list)
+    digest: str = ""
     text: str = ""
 
 

@@ -79,15 +79,7 @@ def read_document(flag: Path | None, environ: Mapping[str, str]) -> ConfigDocume
     data = _read_file(path, required=required)
     if data is None:
         hint = f"no configuration yet: add a server with `mcpctl add`, or write {path}"
-        return ConfigDocument(
-            layout=DocumentLayout(),
-            problems=[],
-            warnings=[hint],
-            source=NO_FILE,
-            path=path,
-            base_dir=path.parent,
-            digest="",
-        )
+        return ConfigDocument(source=NO_FILE, path=path, base_dir=path.parent, warnings=[hint])
     return parse_document(path, data)
 
 
@@ -378,7 +370,6 @@ def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> Config
     return ConfigDocument(
         layout=DocumentLayout(servers),
         problems=problems,
-        warnings=[],
         source=VARIABLE_SOURCE,
         path=path,
         base_dir=Path(expand_home("~", environ)),
