@@ -24,8 +24,8 @@ from mcpd import __version__
 from mcpd.api import listeners
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
-from mcpd.calls.call_log import CallLog
 from mcpd.calls.schema_checker import schema_checker
+from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
 from mcpd.files import paths

@@ -30,10 +30,8 @@ from mcpd.calls.call import (
     StageWork,
     Work,
 )
-from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.companions import LegacyCompanions
-from mcpd.calls.editor_login import LoginLinks, NotifyComplete
 from mcpd.calls.limits import SMALL, ArgumentBudget, ConnectingCalls, KeptMessages
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.open_questions import OpenQuestions
@@ -42,6 +40,8 @@ from mcpd.calls.questions.router import ServerRequestRouter
 from mcpd.calls.questions.suspended import SuspendedCalls
 from mcpd.calls.responses import ServerResponses
 from mcpd.calls.routes import RouteTable, StageFactory, Target, make_binding
+from mcpd.calls.stages.call_log import CallLog
+from mcpd.calls.stages.login import LoginLinks, NotifyComplete
 from mcpd.calls.turns import CallTurns, release_turn
 from mcpd.config.settings import Settings
 from mcpd.io.outbox import batch

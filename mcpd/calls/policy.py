@@ -14,10 +14,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.approvals import Approvals
 from mcpd.calls.call import Call, Scope, StageWork, is_name_unique
 from mcpd.calls.limits import UseLimits
 from mcpd.calls.questions.suspended import PassedRounds
+from mcpd.calls.stages.approval import Approvals
 from mcpd.config.settings import Settings
 from mcpd.model.errors import Denied, InvalidArguments, Problem
 from mcpd.model.json_path import join_path

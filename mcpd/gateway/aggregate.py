@@ -16,8 +16,8 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import Scope, is_name_unique
-from mcpd.calls.editor_login import LOGIN_TOOL, login_catalog, may_offer_login
 from mcpd.calls.routes import Target
+from mcpd.calls.stages.login import LOGIN_TOOL, login_catalog, may_offer_login
 from mcpd.gateway.index import AggregateIndex, build_index, choose_tool, is_large, replace_member, split_alias
 from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
 from mcpd.io.turns import in_turns

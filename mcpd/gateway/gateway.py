@@ -12,17 +12,17 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.approvals import NOTIFICATION_INTERVAL, Approvals
-from mcpd.calls.cache import CacheStageFactory
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
-from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
-from mcpd.calls.editor_login import LoginToolStageFactory
 from mcpd.calls.engine import CallEngine
-from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.limits import UseLimits
 from mcpd.calls.policy import Policies, PolicyStageFactory
-from mcpd.calls.validation import ValidationStageFactory
+from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals
+from mcpd.calls.stages.cache import CacheStageFactory
+from mcpd.calls.stages.call_log import CallLog
+from mcpd.calls.stages.known_items import KnownItemStageFactory
+from mcpd.calls.stages.login import LoginToolStageFactory
+from mcpd.calls.stages.validation import ValidationStageFactory
 from mcpd.gateway import legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.instances import DedicatedServers

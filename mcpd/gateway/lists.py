@@ -11,7 +11,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientRequest
-from mcpd.calls.editor_login import login_catalog
+from mcpd.calls.stages.login import login_catalog
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import LIST_MEMBERS, View
 from mcpd.io.turns import take_turn

@@ -9,8 +9,8 @@ import msgspec
 import trio
 
 from mcpd.calls.call import Scope, tool_name
-from mcpd.calls.editor_login import login_catalog
 from mcpd.calls.routes import DIRECT, Target
+from mcpd.calls.stages.login import login_catalog
 from mcpd.model.errors import UnknownTool
 from mcpd.operations import Operations
 from mcpd.protocol import extensions

@@ -14,10 +14,10 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.api.control.calls import read_call
-from mcpd.calls.known_items import required_arguments
 from mcpd.calls.schema_checker import CheckResult, SchemaChecker
 from mcpd.calls.schema_checker_process import compile_validator, find_problems
-from mcpd.calls.validation import MAX_CHECKED
+from mcpd.calls.stages.known_items import required_arguments
+from mcpd.calls.stages.validation import MAX_CHECKED
 from mcpd.model.errors import InvalidArguments
 from mcpd.supervision.catalog import Item
 from tests.gateway.model import NAME, Json, Script, World, make_catalog, world

@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls.approvals import APPROVAL_TIMEOUT, MAX_PENDING
 from mcpd.calls.questions.suspended import ORPHAN_TIMEOUT, RESUME_TIMEOUT
+from mcpd.calls.stages.approval import APPROVAL_TIMEOUT, MAX_PENDING
 from mcpd.gateway.facts import SessionFacts
 from mcpd.model.errors import BadSpec, InvalidArguments
 from mcpd.model.policy import ClientFacts, RateLimit

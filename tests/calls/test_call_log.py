@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, server_label
+from mcpd.calls.stages.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, server_label
 from mcpd.files.rotated import older
 from mcpd.model.advice import temporary_name
 from mcpd.model.errors import InvalidArguments
@@ -159,7 +159,7 @@ async def test_stalled_disk_delays_no_call_and_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hang = threading.Event()
-    monkeypatch.setattr("mcpd.calls.call_log.append_lines", lambda *_: hang.wait(60))
+    monkeypatch.setattr("mcpd.calls.stages.call_log.append_lines", lambda *_: hang.wait(60))
     async with logged(tmp_path / "calls") as (w, log), trio.open_nursery() as nursery:
         user = w.user("legacy", {})
         put(user, name="t", arguments={"long": "x" * 20_000})
@@ -185,7 +185,7 @@ async def test_full_disk_is_reported(tmp_path: Path) -> None:
 
 
 async def test_files_are_rotated_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcpd.calls.call_log.MAX_FILE_SIZE", 1000)
+    monkeypatch.setattr("mcpd.calls.stages.call_log.MAX_FILE_SIZE", 1000)
     path = tmp_path / "calls"
     async with logged(path) as (w, log):
         user = w.user("legacy", {})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.calls.spans import SpanFacts, span_attributes
+from mcpd.calls.stages.spans import SpanFacts, span_attributes
 from mcpd.model.events import CallOutcome, CallRecord
 
 FACTS = SpanFacts(1000.0, 0.5, "", "", '"a-1"', "2025-11-25")

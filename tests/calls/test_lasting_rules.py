@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from mcpd.calls.approvals import NoLastingRuleError, lasting_rule
 from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.stages.approval import NoLastingRuleError, lasting_rule
 from mcpd.config.loader import parse_config
 from mcpd.gateway.facts import SessionFacts
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule, UsedItem, decide

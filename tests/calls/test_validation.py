@@ -11,7 +11,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls import schema_checker as checker_module
-from mcpd.calls.validation import MAX_CHECKED, MAX_SCHEMA, Findings, _check_structured, read_schemas
+from mcpd.calls.stages.validation import MAX_CHECKED, MAX_SCHEMA, Findings, _check_structured, read_schemas
 from tests.stopwatch import within
 
 TWICE = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}

@@ -10,7 +10,7 @@ import pytest
 
 from ctl.daemon.process import daemon_pid
 from mcpd.calls import schema_checker
-from mcpd.calls.validation import read_schemas
+from mcpd.calls.stages.validation import read_schemas
 from tests.e2e.harness import fake, private_environment, wait_until
 from tests.e2e.test_bridge import editor
 from tests.faults.installed import ISOLATED, Installation, install

@@ -15,8 +15,8 @@ import trio
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.lists import ListReader
 from mcpd.api.control.methods import METHODS, decode_params
-from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity, Responder
+from mcpd.calls.stages.call_log import record_filter
 from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View

@@ -39,7 +39,7 @@ from mcpd.model.text import shorten
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
-    from mcpd.calls.spans import CallSpanExporter
+    from mcpd.calls.stages.spans import CallSpanExporter
 
 
 DIGESTED = 16 * 1024
@@ -348,7 +348,7 @@ class CallLog:
             self._open_exporter()
         if self._exporter is None:
             return
-        from mcpd.calls.spans import SpanFacts
+        from mcpd.calls.stages.spans import SpanFacts
 
         for entry, record in zip(entries, records, strict=False):  # without the record of omitted calls
             facts = SpanFacts(
@@ -365,7 +365,7 @@ class CallLog:
         if not self.otlp_endpoint:
             return
         try:
-            from mcpd.calls.spans import CallSpanExporter
+            from mcpd.calls.stages.spans import CallSpanExporter
         except ImportError as error:
             log.error("`openTelemetry` needs mcpd with the extra `otel`; no spans are exported (%s)", error)
         else:
