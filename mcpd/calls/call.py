@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 import trio
@@ -19,6 +19,7 @@ from mcpd.model.policy import ClientFacts, Profile
 from mcpd.model.server_spec import ServerSpec
 from mcpd.protocol.revision_translation import R1, Translation
 from mcpd.protocol.upstream_session import Upstream
+from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import ToolCallStats
@@ -82,21 +83,54 @@ class Scope(msgspec.Struct, eq=False):
     """It changes only with the settings, after which all routes are resolved again."""
 
 
-class Stage(Protocol):
-    """A named step before the calls of one route are sent."""
+class Stage:
+    """What one feature does with the calls of one route: a file in `stages/`.
+
+    A subclass defines the methods that it needs; a route calls no others. What a stage knows of a call is in
+    `Call.slots`, under a key of its own. The engine imports no stage, and no stage imports another.
+    """
 
     def before(self, call: Call) -> Answer | StageWork | None:
-        """Run before the call is sent. Raises the McpdError that refuses it. May return an answer, or what to
+        """Run before the call is sent. Raise the McpdError that refuses it. May return an answer, or what to
         wait for.
         """
-
-
-@runtime_checkable
-class ResultStage(Stage, Protocol):
-    """A stage that also looks at the results."""
+        raise NotImplementedError
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes | Callable[[], Awaitable[Raw | bytes]]:
         """Return the server's final result as it is passed on, or what returns it later. Must not raise."""
+        raise NotImplementedError
+
+    def failed(self, call: Call, error: McpdError) -> Work | None:
+        """Return what to wait for before the call is sent again; None if that would not help.
+
+        Only for errors that prove that the server did not execute it: a call is never executed twice.
+        """
+        raise NotImplementedError
+
+    def ended(
+        self, call: Call, outcome: CallOutcome, result: Raw | bytes, code: str = "", message: str = ""
+    ) -> None:
+        """The call ends. `result` is what its client gets; empty if that is an error, with this code and
+        message, or nothing. Called once for each call, and must not raise."""
+        raise NotImplementedError
+
+
+class StageHooks(msgspec.Struct, frozen=True, gc=False):
+    """The methods of a route's stages, in the order of the stages."""
+
+    before: tuple[Callable[[Call], Answer | StageWork | None], ...] = ()
+    after: tuple[Callable[[Call, Raw | bytes], Raw | bytes | Callable[[], Awaitable[Raw | bytes]]], ...] = ()
+    failed: tuple[Callable[[Call, McpdError], Work | None], ...] = ()
+    ended: tuple[Callable[[Call, CallOutcome, Raw | bytes, str, str], None], ...] = ()
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage]) -> StageHooks:
+        return cls(
+            tuple(each.before for each in stages if type(each).before is not Stage.before),
+            tuple(each.after for each in stages if type(each).after is not Stage.after),
+            tuple(each.failed for each in stages if type(each).failed is not Stage.failed),
+            tuple(each.ended for each in stages if type(each).ended is not Stage.ended),
+        )
 
 
 class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -111,9 +145,7 @@ class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Where a `tools/call` is counted."""
     depends_on_tool: bool = False
     """Whether other tools of the server have other routes, apart from `stats`."""
-    stages: tuple[Stage, ...] = ()
-    result_stages: tuple[ResultStage, ...] = ()
-    """Those of `stages` that look at results."""
+    stages: StageHooks = StageHooks()
     idle_timeout: float
     total_timeout: float
     timeout_source: str
@@ -326,23 +358,18 @@ class Call(Exchange):
     """Client capabilities whose absence made us decline requests of the server."""
     resumed_after_url: bool = False
     """Whether the client has returned from visiting a URL (`questions.rounds`)."""
-    login_links: int = 0
-    """How often its client was shown a link to log in (`login_links`)."""
     progress_high: float = -math.inf
     """The progress last reported to the client."""
     progress_base: float = 0.0
     """Progress of earlier rounds, added to that of this round."""
-    counted_bytes: int = 0
-    counted_for: Caller | None = None
-    """The client whose budget for large arguments contains this call (`limits`)."""
     is_cached: bool = False
     """Whether a stage has answered it, so that the server did not."""
     was_asked: bool = False
     """Whether the server has sent its client a request during the call."""
-    on_end: Callable[[], None] | None = None
-    """Called when the call ends, unless it is None by then."""
-    on_input_required: Callable[[bytes], None] | None = None
-    """Called with a result after which the client sends the call again, with the requested input."""
+    passed: int = 0
+    """How many stages it has passed before it is sent."""
+    kept: Attachments | None = None
+    """See `slots`."""
     notes: tuple[str, ...] = ()
     """What the stages noticed about the result."""
 
@@ -354,6 +381,13 @@ class Call(Exchange):
         if state not in _MOVES[self.state]:
             raise AssertionError(f"a call cannot move from {self.state.name} to {state.name}")
         self.state = state
+
+    @property
+    def slots(self) -> Attachments:
+        """What stages know of this call, each under its own key."""
+        if self.kept is None:
+            self.kept = Attachments()
+        return self.kept
 
     @property
     def upstream(self) -> Upstream:

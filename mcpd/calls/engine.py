@@ -7,7 +7,7 @@ may need more rounds, or become a task, before the client gets it. Each client g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import trio
@@ -26,7 +26,6 @@ from mcpd.calls.call import (
     Call,
     Caller,
     Spawn,
-    Stage,
     StageWork,
     Work,
 )
@@ -40,24 +39,18 @@ from mcpd.calls.questions.router import ServerRequestRouter
 from mcpd.calls.questions.suspended import SuspendedCalls
 from mcpd.calls.responses import ServerResponses
 from mcpd.calls.routes import RouteTable, StageFactory, Target, make_binding
-from mcpd.calls.stages.call_log import CallLog
-from mcpd.calls.stages.login import LoginLinks, NotifyComplete
 from mcpd.calls.turns import CallTurns, release_turn
-from mcpd.config.settings import Settings
 from mcpd.io.outbox import batch
 from mcpd.io.reader import traffic
 from mcpd.io.turns import take_turn
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
-    LinkLost,
     McpdError,
-    NeedsAuth,
-    NotReady,
     Problem,
     ProtocolViolation,
 )
-from mcpd.model.events import CallLogLevel, CallOutcome
+from mcpd.model.events import CallOutcome
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
@@ -79,15 +72,10 @@ class CallEngine:
         spawn: Spawn,
         roots: Callable[[ManagedServer], Sequence[Raw]],
         stages: Sequence[StageFactory] = (),
-        call_log: CallLog | None = None,
-        notify_login_complete: NotifyComplete = lambda caller, params: None,
     ) -> None:
         self._operations = operations
         self._spawn = spawn
-        self.routes = RouteTable(operations, stages, self._apply_settings)
-        self.call_log = call_log
-        self._recording: CallLog | None = None
-        """The call log, unless the settings switch it off."""
+        self.routes = RouteTable(operations, stages)
         self._state_signer = StateSigner()
         self._connecting = ConnectingCalls()
         self._arguments = ArgumentBudget()
@@ -100,7 +88,6 @@ class CallEngine:
         self.ask_with_result, self.withdraw = self.suspended_calls.ask, self.suspended_calls.withdraw
         self.url_elicitations = UrlElicitations()
         self._responses = ServerResponses(self, operations, self._state_signer, self.url_elicitations)
-        self.login_links = LoginLinks(operations, self.suspended_calls.ask, spawn, notify_login_complete)
         self.server_requests = ServerRequestRouter(
             self.suspended_calls,
             self.url_elicitations,
@@ -130,8 +117,7 @@ class CallEngine:
             server = self.companions.choose(caller, context, server, may_open=may_open)
         route = self.routes.find(caller.scope, server, request.method, target.tool, params)
         call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
-        if self._recording is not None:
-            call.arrived_at = _batch.now if _batch.depth else trio.current_time()
+        call.arrived_at = _batch.now if _batch.depth else trio.current_time()
         call.alias = target.alias
         call.total_timeout = route.total_timeout
         if request.timeout:
@@ -144,83 +130,60 @@ class CallEngine:
             if (upstream := server.upstream) is None:
                 self._connecting.add(call)
                 self._start_work(call, partial(self._prepare, call))
-            elif route.stages:
+            elif route.stages.before:
                 self._run_stages(call)
             else:
                 self._send(call, upstream)
         except Exception as error:
-            if not self._wait_for_login(call, error):
+            if not isinstance(error, McpdError) or not self._send_after_failure(call, error):
                 self._refuse(call, error)
                 raise
-
-    def _wait_for_login(self, call: Call, error: Exception) -> bool:
-        """Send the call after a login, if it failed because of that. Returns False otherwise."""
-        if not isinstance(error, NeedsAuth) or not self.login_links.may_help(call, error):
-            return False
-        self._send_after_login(call, error)
-        return True
 
     def _refuse(self, call: Call, error: Exception) -> None:
         """End a call that could not be started. Its caller responds."""
         code = error.code if isinstance(error, McpdError) else ""
-        self._record(call, CallOutcome.FAILED, code, str(error))
+        self._tell_ended(call, CallOutcome.FAILED, code, str(error))
         if call.request is not None:
             call.caller.calls.pop(call.request.key, None)
         call.move(DONE)
         self._release(call)
 
-    def _apply_settings(self, settings: Settings) -> None:
-        log = self.call_log
-        if log is not None:
-            log.level, log.otlp_endpoint = settings.call_log, settings.otlp_endpoint
-            is_off = settings.call_log is CallLogLevel.OFF and not settings.otlp_endpoint
-            self._recording = None if is_off else log
-
     async def _prepare(self, call: Call) -> None:
         """Wait for the server, run the stages, and send the call."""
-        server = await self._wait_connected(call)
+        may_open = call.route.method in INTERACTIVE_METHODS
+        server = await self.companions.wait_connected(
+            call.caller, call.context, call.server, may_open=may_open
+        )
         await take_turn()  # many calls may have waited for this server
         self._connecting.remove(call)  # from those of the server that it waited for
         call.server = server
         call.route = self.routes.find(  # the lists may have come with the connection
             call.caller.scope, call.server, call.route.method, call.route.tool, call.params
         )
-        await self._run_other_stages(call, iter(call.route.stages))
-
-    async def _wait_connected(self, call: Call) -> ManagedServer:
-        """Return the connection for the call, once somebody has logged in if that is missing."""
-        may_open = call.route.method in INTERACTIVE_METHODS
-        wait = partial(self.companions.wait_connected, call.caller, call.context, call.server)
-        try:
-            return await wait(may_open=may_open)
-        except NotReady as error:
-            if not self.login_links.may_help(call, error):
-                raise
-            await self.login_links.wait_logged_in(call, error)
-            return await wait(may_open=may_open)
+        await self._run_other_stages(call)
 
     def _run_stages(self, call: Call) -> None:
         """Run the stages, and send the call; in a task if something must be waited for."""
-        stages = iter(call.route.stages)
-        for stage in stages:
-            pending = stage.before(call)
+        for before in call.route.stages.before:
+            pending = before(call)
+            call.passed += 1
             if pending is None:
                 continue
             if isinstance(pending, Answer):
                 self._answer(call, pending)
             else:
-                self._start_work(call, partial(self._run_other_stages, call, stages, pending))
+                self._start_work(call, partial(self._run_other_stages, call, pending))
             return
         self._send(call, self._connection(call.server))
 
-    async def _run_other_stages(
-        self, call: Call, stages: Iterator[Stage], pending: StageWork | None = None
-    ) -> None:
-        """Wait for `pending`, run the stages behind it, and send the call."""
+    async def _run_other_stages(self, call: Call, pending: StageWork | None = None) -> None:
+        """Wait for `pending`, run the stages that the call has not passed, and send the call."""
         answer = None if pending is None else await pending()
-        while answer is None and (stage := next(stages, None)) is not None:
+        stages = call.route.stages.before
+        while answer is None and call.passed < len(stages):
             await trio.lowlevel.checkpoint_if_cancelled()  # nobody would tell the stage that the call ended
-            found = stage.before(call)
+            found = stages[call.passed](call)
+            call.passed += 1
             answer = await found() if callable(found) else found
         if call.server.upstream is None:
             await self._operations.wait_ready(call.server)
@@ -318,7 +281,7 @@ class CallEngine:
             self.suspended_calls.on_answered(call, message)
         elif message.error is not ABSENT:
             self._responses.on_error(call, message.error)
-        elif call.is_task or route.result_stages or call.alias:
+        elif call.is_task or route.stages.after or call.alias:
             self._responses.on_result(call, message.result)
         elif binding.is_verbatim:
             self.finish(call, message.result)
@@ -336,12 +299,8 @@ class CallEngine:
 
     def finish(self, call: Call, result: Raw | bytes, outcome: CallOutcome = OK) -> None:
         """End the call with a result in the client's revision."""
-        recording = self._recording
-        if recording is not None:
-            if recording.room >= 1:
-                recording.add(call, TOOL_ERROR if call.reports_error else outcome, result=result)
-            else:
-                recording.omitted += 1
+        for ended in call.route.stages.ended:
+            ended(call, TOOL_ERROR if call.reports_error else outcome, result, "", "")
         request = call.request
         assert request is not None
         if call.state is SENT:  # the usual case of `move`
@@ -350,7 +309,7 @@ class CallEngine:
             call.move(DONE)
         call.request = None
         call.caller.send_result(call, request, result)
-        if call.open_questions or call.has_been_suspended or call.counted_bytes or call.on_end is not None:
+        if call.open_questions or call.has_been_suspended or call.kept is not None:
             self._release(call)
         elif call.holds_turn:
             release_turn(call)
@@ -359,12 +318,12 @@ class CallEngine:
         self, call: Call, error: Raw | bytes, own_code: int, *, code: str, message: str
     ) -> None:
         """See `CallHandler`."""
-        self._record(call, CallOutcome.ERROR, code, message)
+        self._tell_ended(call, CallOutcome.ERROR, code, message)
         self._end(call, lambda request: call.caller.send_error_object(call, request, error, own_code))
 
     def fail(self, call: Call, error: McpdError) -> None:
         """End the call with an error of mcpd's own."""
-        self._record(call, CallOutcome.FAILED, error.code, error.message)
+        self._tell_ended(call, CallOutcome.FAILED, error.code, error.message)
         self._end(call, lambda request: call.caller.send_error(call, request, error))
 
     def _end(self, call: Call, respond: Callable[[ClientRequest], None]) -> None:
@@ -375,48 +334,41 @@ class CallEngine:
         respond(request)
         self._release(call)
 
-    def _record(self, call: Call, outcome: CallOutcome, code: str, message: str) -> None:
-        if self._recording is not None:
-            self._recording.add(call, outcome, code=code, message=message)
+    def _tell_ended(self, call: Call, outcome: CallOutcome, code: str, message: str) -> None:
+        for ended in call.route.stages.ended:
+            ended(call, outcome, b"", code, message)
 
     def on_failed(self, call: Call, error: McpdError) -> None:
         if call.state is SUSPENDED:
             self.suspended_calls.on_failed(call, error)
-        elif call.state is SENT and self.login_links.may_help(call, error):
-            self._send_after_login(call, error)
-        elif (
-            isinstance(error, LinkLost) and error.is_session_refused and not (call.was_retried or call.rounds)
-        ):
-            self._send_in_new_session(call)
-        else:
+        elif call.state not in (PREPARING, SENT) or not self._send_after_failure(call, error):
             self.fail(call, error)
 
-    def _send_in_new_session(self, call: Call) -> None:
-        """Send the call once more: the server has refused to execute it in a session that it forgot."""
-        call.was_retried = True
-
-        async def wait() -> None:
-            await self._operations.wait_ready(call.server)
-
-        self.send_again(call, wait)
-
-    def _send_after_login(self, call: Call, error: McpdError) -> None:
-        """Send the call again when somebody has logged in: the server has refused to execute it."""
-
-        async def wait() -> None:
-            await self.login_links.wait_logged_in(call, error)
-            await self._operations.wait_ready(call.server)
-
-        self.send_again(call, wait)
+    def _send_after_failure(self, call: Call, error: McpdError) -> bool:
+        """Send the call again when a stage has removed what made it fail. Returns False if none can."""
+        for failed in call.route.stages.failed:
+            wait = failed(call, error)
+            if wait is not None:
+                self.send_again(call, wait)
+                return True
+        return False
 
     def send_again(self, call: Call, wait: Work) -> None:
         """See `CallHandler`."""
         release_turn(call)
 
         async def send() -> None:
-            await wait()
+            try:
+                await wait()
+            except McpdError as error:
+                self.fail(call, error)
+                return
             await trio.lowlevel.checkpoint_if_cancelled()
-            self._send(call, self._connection(call.server))
+            if call.state is PREPARING and call.binding is None:  # it waited for its connection
+                await self._prepare(call)
+            else:
+                await self._operations.wait_ready(call.server)
+                self._send(call, self._connection(call.server))
 
         self.continue_with(call, send)
 
@@ -425,7 +377,7 @@ class CallEngine:
         work, state = call.work, call.state
         if state is DONE:
             return
-        self._record(call, CallOutcome.CANCELLED, "", reason)
+        self._tell_ended(call, CallOutcome.CANCELLED, "", reason)
         call.move(DONE)
         call.request = None
         if work is not None:
@@ -443,11 +395,8 @@ class CallEngine:
 
     def _release(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""
-        if call.on_end is not None:
-            call.on_end()
         self._connecting.remove(call)
-        if call.counted_bytes:
-            self._arguments.remove(call)
+        self._arguments.remove(call)
         if call.open_questions:
             self.server_requests.on_call_ended(call)
         release_turn(call)

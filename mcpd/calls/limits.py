@@ -1,20 +1,14 @@
-"""Limits: how many bytes peers can make the daemon keep, how many calls may wait, and limits of policies."""
+"""Limits: how many bytes peers can make the daemon keep, and how many calls may wait."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
-import attrs
-import trio
 from msgspec import Raw
 
 from mcpd.calls.call import Call, Caller
-from mcpd.model.errors import LimitReached, Overloaded, ProtocolViolation
-from mcpd.model.policy import ClientFacts, ItemKind, PolicyRule
-from mcpd.model.text import shorten
+from mcpd.model.errors import Overloaded, ProtocolViolation
+from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire.message import ABSENT, Message
 
@@ -64,6 +58,9 @@ SMALL = 16 * 1024
 """Bytes of arguments that are not counted; `maxQueued` limits how many such calls can wait."""
 
 
+_COUNTED = Attachment[tuple[Caller, int]]("for which client its arguments are counted, and their bytes")
+
+
 class ArgumentBudget:
     """Limits the arguments of unfinished calls: of each client, and of all clients."""
 
@@ -78,14 +75,13 @@ class ArgumentBudget:
                 f"{name}: the arguments of unfinished calls {reason}; nothing was sent, try again later",
                 server=name,
             )
-        call.counted_bytes, call.counted_for = size, call.caller
+        call.slots[_COUNTED] = call.caller, size
 
     def remove(self, call: Call) -> None:
         """The call has ended. Does nothing if it is not counted."""
-        caller = call.counted_for
-        if caller is not None:
-            call.counted_for = None
-            self.budget.remove(call.counted_bytes, caller)
+        if call.kept is not None and (counted := call.kept.pop(_COUNTED, None)) is not None:
+            caller, size = counted
+            self.budget.remove(size, caller)
 
 
 class ConnectingCalls:
@@ -178,92 +174,3 @@ def _detached(message: Message) -> Message:
 
 def _copy(raw: Raw) -> Raw:
     return raw if raw is ABSENT else raw.copy()
-
-
-_MAX_COUNTERS = 10_000
-"""Counters in use at the same time."""
-Use = tuple[str, ItemKind, str]
-"""(definition name, kind, name)."""
-
-
-@attrs.define(eq=False)
-class _Uses:
-    """What one client does with one item under one rule."""
-
-    times: deque[float] = attrs.field(factory=deque)
-    """When the uses that count began (`trio.current_time()`), oldest first."""
-    running: int = 0
-    seconds: float = 0.0
-    """For how long a use counts."""
-
-    def expire(self, now: float) -> None:
-        while self.times and self.times[0] <= now - self.seconds:
-            self.times.popleft()
-
-
-class UseLimits:
-    """All counters. They start at zero with the daemon, and when a rule changes."""
-
-    def __init__(self) -> None:
-        self._uses: dict[tuple[str, str, str, Use], _Uses] = {}
-
-    def enter(
-        self, call: Call, rules: Sequence[PolicyRule], client: ClientFacts, use: Use, *, is_listed: bool
-    ) -> None:
-        """Count a use until its call ends. Raises LimitReached; the use then counts for no rule.
-
-        Items that are in none of the server's lists are counted together: a client could invent any number.
-        """
-        now = trio.current_time()
-        server, kind, _ = use
-        counted = use if is_listed else (server, kind, "")
-        found = [self._find(rule, client, counted, now) for rule in rules]
-        for rule, uses in zip(rules, found, strict=True):
-            uses.expire(now)
-            if rule.concurrent is not None and uses.running >= rule.concurrent:
-                limit = f"{rule.concurrent} calls at the same time (`concurrent`)"
-                raise _refusal(rule, use, limit, "try again when one of them has ended")
-            if rule.rate is not None and len(uses.times) >= rule.rate.count:
-                wait = math.ceil(uses.times[0] + rule.rate.seconds - now)
-                raise _refusal(rule, use, f"{rule.rate.written} (`rate`)", f"try again in {wait} s", wait)
-        entered = list(dict.fromkeys(found))  # equal rules have one counter
-        for uses in entered:
-            uses.running += 1
-            if uses.seconds:
-                uses.times.append(now)
-        call.on_end = partial(_leave, entered)
-
-    def _find(self, rule: PolicyRule, client: ClientFacts, counted: Use, now: float) -> _Uses:
-        via = "" if client.executable else client.transport
-        key = (rule.fingerprint, client.executable, via, counted)
-        uses = self._uses.get(key)
-        if uses is None:
-            if len(self._uses) >= _MAX_COUNTERS:
-                self._drop_unused(now)
-            if len(self._uses) >= _MAX_COUNTERS:
-                raise _refusal(rule, counted, f"{_MAX_COUNTERS} counters of all rules", "try again later")
-            uses = self._uses[key] = _Uses(seconds=0.0 if rule.rate is None else rule.rate.seconds)
-        return uses
-
-    def _drop_unused(self, now: float) -> None:
-        for key, uses in list(self._uses.items()):
-            uses.expire(now)
-            if not (uses.times or uses.running):
-                del self._uses[key]
-
-
-def _leave(counters: list[_Uses]) -> None:
-    while counters:
-        counters.pop().running -= 1
-
-
-def _refusal(rule: PolicyRule, use: Use, limit: str, advice: str, wait: int | None = None) -> LimitReached:
-    server, kind, name = use
-    why = f" ({rule.reason})" if rule.reason else ""
-    return LimitReached(
-        f"{server}: {kind} {shorten(name, 80)!r} was not used: the rule at {rule.place} limits this client "
-        f"to {limit}{why}; {advice}",
-        server=server,
-        rule=rule.place,
-        retry_after=wait,
-    )

@@ -79,8 +79,6 @@ class ServerResponses:
             self._handler.continue_with(call, lambda: self._run_round(call, needed))
             return
         passed_on = rounds.pass_on(call, needed, self._state_signer)
-        if call.on_input_required is not None:
-            call.on_input_required(passed_on)
         self._handler.finish(call, passed_on, CallOutcome.INPUT_REQUIRED)
 
     async def _run_round(self, call: Call, needed: InputRequired) -> None:
@@ -122,8 +120,8 @@ class ServerResponses:
         """Run the result stages but the first `passed` ones, and send the client the final result, which is
         in the server's revision. While a stage works on it in a task, other calls may have their turn.
         """
-        for stage in call.route.result_stages[passed:]:
-            passed_on = stage.after(call, result)
+        for after in call.route.stages.after[passed:]:
+            passed_on = after(call, result)
             passed += 1
             if callable(passed_on):
                 release_turn(call)

@@ -5,13 +5,13 @@ A route is valid until its server's lists or the settings change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from mcpd.calls import turns
-from mcpd.calls.call import Binding, Caller, ResultStage, Route, Scope, Stage, is_name_unique, tool_name
+from mcpd.calls.call import Binding, Caller, Route, Scope, Stage, StageHooks, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
 from mcpd.model.policy import declares
@@ -49,6 +49,9 @@ class Target(msgspec.Struct, frozen=True, eq=False, gc=False):
 class StageFactory(Protocol):
     """Decides which routes have a stage."""
 
+    is_per_tool: bool
+    """Whether that, or what the stage does, depends on the tool."""
+
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         """Return whether any calls of the method may have the stage."""
 
@@ -75,10 +78,10 @@ def resolve_route(
     """
     enabled = [factory for factory in factories if factory.is_enabled(scope, server, method, settings)]
     made = (each.make(scope, server, method, tool) for each in enabled)
-    stages = tuple(stage for stage in made if stage is not None)
+    stages = StageHooks.of([stage for stage in made if stage is not None])
     is_call = method == "tools/call"
     if is_call:
-        route = _tool_route(server, tool, stages, all_alike=not enabled)
+        route = _tool_route(server, tool, stages, all_alike=not any(each.is_per_tool for each in enabled))
     else:
         times = server.spec.timeouts
         route = Route(
@@ -86,7 +89,6 @@ def resolve_route(
             method=method,
             tool=tool,
             stages=stages,
-            result_stages=_result_stages(stages),
             idle_timeout=times.call,
             total_timeout=times.call_max,
             timeout_source=FROM_TIMEOUT,
@@ -104,7 +106,7 @@ def resolve_route(
     return route
 
 
-def _tool_route(server: ManagedServer, tool: str, stages: tuple[Stage, ...], *, all_alike: bool) -> Route:
+def _tool_route(server: ManagedServer, tool: str, stages: StageHooks, *, all_alike: bool) -> Route:
     """`all_alike`: whether all tools of the server have the same stages."""
     spec, times = server.spec, server.spec.timeouts
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None
@@ -119,7 +121,6 @@ def _tool_route(server: ManagedServer, tool: str, stages: tuple[Stage, ...], *, 
         stats=server.call_stats.for_tool(tool),
         depends_on_tool=not all_alike or bool(times.tools) or _tools_differ(server),
         stages=stages,
-        result_stages=_result_stages(stages),
         idle_timeout=times.call if own_timeout is None else own_timeout,
         total_timeout=times.call_max,
         timeout_source=FROM_TIMEOUT if own_timeout is None else _FROM_TOOL_TIMEOUTS,
@@ -131,22 +132,12 @@ def _tool_route(server: ManagedServer, tool: str, stages: tuple[Stage, ...], *, 
     )
 
 
-def _result_stages(stages: tuple[Stage, ...]) -> tuple[ResultStage, ...]:
-    return tuple(stage for stage in stages if isinstance(stage, ResultStage))
-
-
 class RouteTable:
-    """Finds the route of each call. `on_settings` is called with the settings before they are first used."""
+    """Finds the route of each call."""
 
-    def __init__(
-        self,
-        operations: Operations,
-        factories: Sequence[StageFactory],
-        on_settings: Callable[[Settings], None] = lambda settings: None,
-    ) -> None:
+    def __init__(self, operations: Operations, factories: Sequence[StageFactory]) -> None:
         self._operations = operations
         self._factories = factories
-        self._on_settings = on_settings
         self._settings: Settings | None = None
         """The settings that the routes were resolved with."""
 
@@ -159,7 +150,6 @@ class RouteTable:
             self._settings = settings
             for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
                 each.list_attachments.pop(ROUTES, None)
-            self._on_settings(settings)
         routes = server.list_attachments.get(ROUTES) or _NO_ROUTES
         if tool or method != "tools/call":
             route = routes.get((scope, method, tool))

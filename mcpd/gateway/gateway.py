@@ -15,13 +15,16 @@ from msgspec import Raw
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine
-from mcpd.calls.limits import UseLimits
-from mcpd.calls.policy import Policies, PolicyStageFactory
-from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals
+from mcpd.calls.policies import Policies
+from mcpd.calls.routes import StageFactory
+from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals, ApprovalStageFactory
 from mcpd.calls.stages.cache import CacheStageFactory
-from mcpd.calls.stages.call_log import CallLog
+from mcpd.calls.stages.call_log import CallLog, CallLogStageFactory
 from mcpd.calls.stages.known_items import KnownItemStageFactory
-from mcpd.calls.stages.login import LoginToolStageFactory
+from mcpd.calls.stages.login import LoginLinks, LoginLinkStageFactory, LoginToolStageFactory
+from mcpd.calls.stages.lost_session import LostSessionStageFactory
+from mcpd.calls.stages.policy import PolicyStageFactory
+from mcpd.calls.stages.use_limits import UseLimitStageFactory
 from mcpd.calls.stages.validation import ValidationStageFactory
 from mcpd.gateway import legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
@@ -81,16 +84,23 @@ class Gateway:
         self.approvals = Approvals(
             self._announce_approval, notifications.show, lambda *rule: core.config.insert_rule(*rule)
         )
-        stages = (
+        self.call_log = call_log
+        stages: list[StageFactory] = [
             LoginToolStageFactory(),  # its answer needs no permission, and is never sent
-            # This comes before the cache, because it also applies to cached results.
-            PolicyStageFactory(self.policies, self.approvals, UseLimits()),
+            # These come before the cache, because they also apply to cached results.
+            PolicyStageFactory(self.policies),
+            UseLimitStageFactory(self.policies),
+            ApprovalStageFactory(self.policies, self.approvals),
             KnownItemStageFactory(),
             ValidationStageFactory(),
             CacheStageFactory(),
-        )
+            LoginLinkStageFactory(LoginLinks(core, self.spawn, _notify_elicitation_complete)),
+            LostSessionStageFactory(),
+        ]
+        if call_log is not None:
+            stages.append(CallLogStageFactory(call_log))
         self.dedicated_servers = DedicatedServers(core, self.spawn)
-        self.calls = CallEngine(core, self.spawn, self.roots, stages, call_log, _notify_elicitation_complete)
+        self.calls = CallEngine(core, self.spawn, self.roots, stages)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self.list_changes = lists.ListChanges(self.sessions, self.calls.companions.used_by)
         self._nursery: trio.Nursery | None = None

@@ -16,7 +16,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls.stages.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, server_label
+from mcpd.calls.stages.call_log import (
+    MAX_PER_SECOND,
+    MAX_WAITING_BYTES,
+    CallLog,
+    CallLogStageFactory,
+    server_label,
+)
 from mcpd.files.rotated import older
 from mcpd.model.advice import temporary_name
 from mcpd.model.errors import InvalidArguments
@@ -31,6 +37,13 @@ from tests.gateway.model import NAME, Script, World, world
 SECRET = "sk-123456789"
 
 
+class AlwaysOn(CallLogStageFactory):
+    """Leaves the level as a test has set it."""
+
+    def is_enabled(self, *_: object) -> bool:
+        return True
+
+
 @asynccontextmanager
 async def logged(
     path: Path, level: CallLogLevel = CallLogLevel.CALLS, **spec: Any
@@ -38,8 +51,9 @@ async def logged(
     log = CallLog(path, lambda text: text.replace(SECRET, "•••"))
     async with world(**spec) as w:
         log.level = level
-        w.gateway.calls.call_log = w.gateway.calls._recording = log
-        w.gateway.calls.routes._settings = w.gateway.core.config.loaded.settings
+        routes = w.gateway.calls.routes
+        routes._factories = [*routes._factories, AlwaysOn(log)]
+        w.gateway.call_log = log
         yield w, log
 
 
@@ -140,14 +154,14 @@ async def test_client_in_a_loop_does_not_push_out_the_others(
         (call,) = user.session.calls.values()
         log._make_room()
         for _ in range(MAX_PER_SECOND + 5):
-            log.add(call, CallOutcome.OK)
+            log.ended(call, CallOutcome.OK, b"")
         await log.read(CallsParams())  # makes no more room than the time that has passed
-        log.add(call, CallOutcome.FAILED)
+        log.ended(call, CallOutcome.FAILED, b"")
         for seconds, outcome in (0.5, CallOutcome.CANCELLED), (2, CallOutcome.TOOL_ERROR):
             mock_clock.jump(seconds)
             await log._write()
             for _ in range(MAX_PER_SECOND):
-                log.add(call, outcome)
+                log.ended(call, outcome, b"")
         records = await log.read(CallsParams(limit=5000))
     kept = Counter(record.outcome.value for record in records)
     assert kept["ok"] == kept["tool-error"] == MAX_PER_SECOND
@@ -164,12 +178,12 @@ async def test_stalled_disk_delays_no_call_and_takes_no_memory(
         user = w.user("legacy", {})
         put(user, name="t", arguments={"long": "x" * 20_000})
         (call,) = user.session.calls.values()
-        log.add(call, CallOutcome.OK)
+        log.ended(call, CallOutcome.OK, b"")
         nursery.start_soon(log._write)
         await trio.testing.wait_all_tasks_blocked()
         log.room = 2000  # as if they came in two seconds
         for _ in range(2000):
-            log.add(call, CallOutcome.OK)
+            log.ended(call, CallOutcome.OK, b"")
         assert log._waiting_bytes < MAX_WAITING_BYTES + 20_000
         assert log.omitted > 1000
         hang.set()
@@ -192,7 +206,7 @@ async def test_files_are_rotated_and_private(tmp_path: Path, monkeypatch: pytest
         put(user, name="t")
         (call,) = user.session.calls.values()
         for _ in range(20):
-            log.add(call, CallOutcome.OK)
+            log.ended(call, CallOutcome.OK, b"")
             await log.read(CallsParams())
         records = await log.read(CallsParams())
     assert 3 < len(records) < 20
@@ -204,6 +218,8 @@ async def test_files_are_rotated_and_private(tmp_path: Path, monkeypatch: pytest
 
 async def test_switched_off_log_records_nothing(tmp_path: Path) -> None:
     async with logged(tmp_path / "calls", CallLogLevel.OFF) as (w, log):
+        routes = w.gateway.calls.routes
+        routes._factories = [*routes._factories[:-1], CallLogStageFactory(log)]
         loaded: Any = w.gateway.core.config.loaded
         others = {**vars(loaded.settings), "otlp_endpoint": ""}
         loaded.settings = SimpleNamespace(**others, call_log=CallLogLevel.OFF)

@@ -16,6 +16,7 @@ from mcpd.calls.call import CallState
 from mcpd.calls.limits import MAX_PER_PEER
 from mcpd.calls.questions.rounds import RETRY_INTERVAL
 from mcpd.calls.routes import ROUTES
+from mcpd.calls.stages.lost_session import LostSessionStageFactory
 from mcpd.calls.turns import CLIENT_TURNS
 from mcpd.model.errors import LinkLost
 from mcpd.wire.message import Message
@@ -296,8 +297,11 @@ async def test_client_leaves_whose_calls_wait_for_their_connection() -> None:
         assert w.empty() == []
 
 
-async def test_call_whose_session_was_refused_is_sent_once_more(autojump_clock: Clock, w: World) -> None:
+async def test_call_whose_session_was_refused_is_sent_once_more(
+    autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server did not execute it. If the new connection refuses it in the same way, it fails."""
+    monkeypatch.setattr(LostSessionStageFactory, "is_enabled", lambda *_: True)  # it is a local server
     user = w.user("legacy", {})
     received = put(user, name="t")
     (call,) = user.session.calls.values()

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls.routes import ROUTES
+from mcpd.calls.stages.use_limits import UseLimitStageFactory
 from mcpd.model.policy import ClientFacts, RateLimit
 from mcpd.wire import message as wire
 from tests.calls.test_policies import CATALOG, KINDS, Client, apply, rule
@@ -215,7 +215,7 @@ async def test_calls_that_wait_for_approval_are_limited_first(autojump_clock: Cl
 
 
 async def test_counters_are_bounded(autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcpd.calls.limits._MAX_COUNTERS", 3)
+    monkeypatch.setattr("mcpd.calls.stages.use_limits._MAX_COUNTERS", 3)
     apply(w, limit(), rule("allow", tools=("none",)))
     clients = [Client(w) for _ in range(5)]
     for number, client in enumerate(clients):
@@ -228,10 +228,7 @@ async def test_counters_are_bounded(autojump_clock: Clock, w: World, monkeypatch
     for client in clients[:3]:
         client.session.close("it disconnects")
     assert use(clients[4]) is None
-    limits = next(
-        stage.limits
-        for route in w.server.list_attachments[ROUTES].values()
-        for stage in route.stages
-        if hasattr(stage, "limits")
+    (factory,) = (
+        each for each in w.gateway.calls.routes._factories if isinstance(each, UseLimitStageFactory)
     )
-    assert len(limits._uses) == 1
+    assert len(factory._limits._uses) == 1

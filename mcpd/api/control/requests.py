@@ -321,7 +321,7 @@ class _Streams:
                 await self._responder.wait_drained()
 
     async def calls(self, message: Message, params: CallsParams) -> None:
-        log, matches = self._gateway.calls.call_log, record_filter(params)
+        log, matches = self._gateway.call_log, record_filter(params)
         if log is None:
             raise Unsupported("mcpd/calls: this mcpd keeps no call log")
         with log.watch() as written:

@@ -11,7 +11,6 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from functools import partial
-from weakref import ref
 
 import msgspec
 import trio
@@ -32,7 +31,6 @@ from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.limits import KeptMessage, KeptMessages
 from mcpd.calls.turns import release_turn
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
-from mcpd.model.policy import ClientFacts
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
@@ -249,52 +247,3 @@ def request_digest(method: str, params: bytes) -> bytes:
     except BadFrame:  # valid JSON that Python cannot hold (a number like 1E+400): compare its spelling
         content = {k: bytes(v).hex() for k, v in members.items()}
     return hashlib.sha256(method.encode() + msgspec.json.encode(content, order="sorted")).digest()
-
-
-_MAX_ROUNDS = 1000
-_Key = tuple[object, ...]
-
-
-class PassedRounds:
-    """Which requests continue a call that has passed the rules. Each can be continued once, within
-    RESUME_TIMEOUT, by the same client, with the same params and the state that it was given. A client
-    without a connection of its own is the same if the facts that policies know about it are the same."""
-
-    def __init__(self) -> None:
-        self._until: dict[_Key, float] = {}
-
-    def continues(self, call: Call, client: ClientFacts, use: tuple[str, str, str]) -> bool:
-        """Return whether a call is another round. In both cases, the call may itself be continued."""
-        request = call.request
-        if request is None or not call.context.modern:
-            return False
-        caller = call.caller
-        who = (client.executable, client.transport, client.names) if caller.may_return else ref(caller)
-        server, kind, name = use
-        key = (who, server, kind, _digest(name), request_digest(*_content(call)))
-        call.on_input_required = partial(self._remember, key)
-        if b'"inputResponses"' not in request.params and b'"requestState"' not in request.params:
-            return False
-        return self._until.pop((*key, _state_digest(request.params)), 0.0) > trio.current_time()
-
-    def _remember(self, key: _Key, result: bytes) -> None:
-        """Record that the client got `result`, and may send another round."""
-        now = trio.current_time()
-        if len(self._until) >= _MAX_ROUNDS:
-            self._until = {each: until for each, until in self._until.items() if until > now}
-        if len(self._until) < _MAX_ROUNDS:
-            self._until[*key, _state_digest(result)] = now + RESUME_TIMEOUT
-
-
-def _state_digest(document: bytes) -> bytes:
-    """Return a digest of the `requestState`, which can have any length: a thousand may be remembered."""
-    return _digest(wire.string_or(wire.members_or_empty(document), "requestState"))
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _content(call: Call) -> tuple[str, bytes]:
-    assert call.request is not None
-    return call.request.method, call.request.params

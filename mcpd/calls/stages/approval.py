@@ -15,18 +15,23 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
+import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import SUSPENDED, Call, Caller
+from mcpd.calls.call import SUSPENDED, Call, Caller, Scope, Stage, StageWork
+from mcpd.calls.policies import PERMISSION, Policies
+from mcpd.config.settings import Settings
 from mcpd.model.config_api import PendingApproval
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
-from mcpd.model.policy import ClientFacts, ItemKind, PolicyRule
+from mcpd.model.policy import ClientFacts, Decision, ItemKind, PolicyRule
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import R3, translate_request
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
@@ -140,6 +145,34 @@ class _ClientQuestion(msgspec.Struct, eq=False):
     async def wait_answer(self) -> str:
         await self.returned.wait()
         return self.answer
+
+
+class ApprovalStageFactory:
+    is_per_tool = False
+
+    def __init__(self, policies: Policies, approvals: Approvals) -> None:
+        self._policies = policies
+        self._approvals = approvals
+
+    def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
+        return self._policies.apply_to(server) and self._policies.require_more(server)
+
+    def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> ApprovalStage:
+        return ApprovalStage(self._approvals)
+
+
+@attrs.define(eq=False)
+class ApprovalStage(Stage):
+    """Lets a person decide about the call, if a rule says `ask`."""
+
+    approvals: Approvals
+
+    def before(self, call: Call) -> StageWork | None:
+        permission = call.slots.get(PERMISSION)
+        if permission is None or permission.verdict.decision is not Decision.ASK:
+            return None
+        rule = permission.verdict.rule
+        return None if rule is None else partial(self.approvals.wait_approved, call, permission.use, rule)
 
 
 class Approvals:

@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
+import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Answer, Call, Caller, Scope, StageWork
+from mcpd.calls.call import Answer, Call, Caller, Scope, Stage, StageWork
 from mcpd.calls.routes import is_read_only
 from mcpd.config.settings import Settings
+from mcpd.model.events import CallOutcome
+from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.tool_call_stats import is_error_result
 from mcpd.wire import message as wire
@@ -36,6 +39,8 @@ _NOT_FIRST = ("requestState", "inputResponses")
 
 
 class CacheStageFactory:
+    is_per_tool = True
+
     def __init__(self) -> None:
         self._owners: WeakKeyDictionary[Caller, int] = WeakKeyDictionary()
         self._numbers = itertools.count(1)
@@ -78,11 +83,13 @@ class _Asked(msgspec.Struct, eq=False):
     """The result, if others may use it."""
     is_private: bool = True
     """Whether only `owner` may use it; also if there is no result."""
-    on_end: Callable[[], None] | None = None
-    """What else to do when its call ends."""
 
 
-class CacheStage(msgspec.Struct, eq=False):
+_ASKED = Attachment[_Asked]("the request at the server that others wait for")
+
+
+@attrs.define(eq=False)
+class CacheStage(Stage):
     """Caches the results of one tool, or of one method."""
 
     server: ManagedServer
@@ -90,7 +97,6 @@ class CacheStage(msgspec.Struct, eq=False):
     lifetime: float | None
     """Seconds for which a tool's results are used. None: the server says that with each result."""
     owner: Callable[[Caller], int]
-    _asked: dict[Call, _Asked] = msgspec.field(default_factory=dict)
 
     def before(self, call: Call) -> Answer | StageWork | None:
         upstream = self.server.upstream
@@ -118,8 +124,7 @@ class CacheStage(msgspec.Struct, eq=False):
         results.misses += 1
         entry = (self.feature, key, owner if is_private else 0)
         asked = _Asked(entry, owner, self.server.upstream, epoch)
-        results.pending[entry] = self._asked[call] = asked
-        asked.on_end, call.on_end = call.on_end, partial(self._on_call_ended, call)
+        results.pending[entry] = call.slots[_ASKED] = asked
         return None
 
     async def _wait(self, call: Call, first: _Asked) -> Answer | None:
@@ -136,7 +141,7 @@ class CacheStage(msgspec.Struct, eq=False):
         return await found() if callable(found) else found
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
-        asked = self._asked.get(call)
+        asked = call.slots.get(_ASKED)
         if asked is None:
             return result  # it came from the cache
         seconds, is_private = self._lifetime(call, result)
@@ -163,16 +168,15 @@ class CacheStage(msgspec.Struct, eq=False):
             return 0, True
         return min(milliseconds / 1000, MAX_TTL), scope != "public"
 
-    def _on_call_ended(self, call: Call) -> None:
+    def ended(
+        self, call: Call, outcome: CallOutcome, result: Raw | bytes, code: str = "", message: str = ""
+    ) -> None:
         self._on_ended(call)
-        if call.on_end is not None:
-            call.on_end()
 
     def _on_ended(self, call: Call) -> None:
-        asked = self._asked.pop(call, None)
+        asked = call.slots.pop(_ASKED, None)
         if asked is None:
             return
-        call.on_end = asked.on_end
         pending = self.server.results.pending
         if pending.get(asked.entry) == asked:
             del pending[asked.entry]

@@ -23,9 +23,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Caller
+from mcpd.calls.call import Call, Caller, Scope, Stage
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.masking import mask_definition
+from mcpd.config.settings import Settings
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.rotated import append_lines, last_lines, older
 from mcpd.io.broadcast import Broadcast
@@ -36,6 +37,7 @@ from mcpd.model.events import FAILURES, CallLogLevel, CallOutcome, CallRecord, C
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import parse_timestamp, rfc3339
 from mcpd.model.text import shorten
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
@@ -189,8 +191,22 @@ _encoder = msgspec.json.Encoder()
 _batch = batch()
 
 
-class CallLog:
-    """Nothing is kept until `level` is set. `add` never blocks or raises; `run` writes."""
+class CallLogStageFactory:
+    is_per_tool = False
+
+    def __init__(self, log: CallLog) -> None:
+        self._log = log
+
+    def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
+        self._log.level, self._log.otlp_endpoint = settings.call_log, settings.otlp_endpoint
+        return settings.call_log is not CallLogLevel.OFF or bool(settings.otlp_endpoint)
+
+    def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> CallLog:
+        return self._log
+
+
+class CallLog(Stage):
+    """The stage of all calls while it is on. `ended` never blocks or raises; `run` writes."""
 
     def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
         self.path = path
@@ -200,7 +216,7 @@ class CallLog:
         self.dropped = 0
         """Calls that could not be written."""
         self.room: float = MAX_PER_SECOND
-        """Records that fit now. If there is no room, `add` only counts the call."""
+        """Records that fit now. If there is no room, the call is only counted."""
         self.omitted = 0
         """Calls that are counted, and will be written as one record. Only increased by others."""
         self._mask = mask
@@ -215,16 +231,10 @@ class CallLog:
         self._exporter: CallSpanExporter | None = None
         self._exporting_to = ""
 
-    def add(
-        self,
-        call: Call,
-        outcome: CallOutcome,
-        *,
-        code: str = "",
-        message: str = "",
-        result: Raw | bytes = b"",
+    def ended(
+        self, call: Call, outcome: CallOutcome, result: Raw | bytes, code: str = "", message: str = ""
     ) -> None:
-        """Record a call that has just ended."""
+        """Record a call."""
         if self.room < 1 or self._waiting_bytes > MAX_WAITING_BYTES:
             self.omitted += 1
             return

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import msgspec
+import attrs
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, StageWork
+from mcpd.calls.call import Call, Scope, Stage, StageWork
 from mcpd.config.settings import Settings
 from mcpd.model import advice
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownPrompt, UnknownTool, Unsupported
@@ -29,6 +29,8 @@ _FEATURE = {
 
 
 class KnownItemStageFactory:
+    is_per_tool = True
+
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         return scope.is_control
 
@@ -36,7 +38,8 @@ class KnownItemStageFactory:
         return KnownItemStage(server, method)
 
 
-class KnownItemStage(msgspec.Struct, eq=False):
+@attrs.define(eq=False)
+class KnownItemStage(Stage):
     """Raises UnknownTool, UnknownPrompt, Unsupported, and InvalidArguments if a prompt's required argument is
     missing."""
 

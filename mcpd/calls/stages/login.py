@@ -15,7 +15,7 @@ import itertools
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -23,7 +23,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Answer, Call, Caller, Question, Scope, Spawn
+from mcpd.calls.call import INTERACTIVE_METHODS, Answer, Call, Caller, Scope, Spawn, Stage, Work
 from mcpd.config.settings import Settings
 from mcpd.model.errors import LoginLinkOpen, McpdError, NeedsAuth, NotReady
 from mcpd.model.server_spec import RemoteSpec, ServerSpec
@@ -31,6 +31,7 @@ from mcpd.model.status import ServerState
 from mcpd.model.text import shorten
 from mcpd.operations import Operations
 from mcpd.protocol.revision_translation import R4, translate_request
+from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -77,6 +78,8 @@ def _catalog(server: str) -> Catalog:
 
 
 class LoginToolStageFactory:
+    is_per_tool = True
+
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         return method == "tools/call" and not scope.is_control and may_offer_login(server.spec)
 
@@ -84,7 +87,8 @@ class LoginToolStageFactory:
         return LoginToolStage(server) if name == LOGIN_TOOL else None
 
 
-class LoginToolStage(msgspec.Struct, eq=False):
+@attrs.define(eq=False)
+class LoginToolStage(Stage):
     """Answers the calls of the tool, which get here when the server is connected."""
 
     server: ManagedServer
@@ -145,18 +149,45 @@ class _ShownLink:
     """None also if the call was cancelled."""
 
 
+_SHOWN = Attachment[int]("how many links were shown during the call")
+
+
+class LoginLinkStageFactory:
+    """Calls have the stage if a person can log in to their server."""
+
+    is_per_tool = False
+
+    def __init__(self, links: LoginLinks) -> None:
+        self._links = links
+
+    def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
+        spec = server.spec
+        return (
+            method in INTERACTIVE_METHODS
+            and isinstance(spec, RemoteSpec)
+            and spec.may_log_in
+            and spec.oauth.grant == "code"
+        )
+
+    def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> LoginLinkStage:
+        return LoginLinkStage(self._links)
+
+
+@attrs.define(eq=False)
+class LoginLinkStage(Stage):
+    """Shows a link when a call has failed because of a missing login. The call is sent after the login."""
+
+    links: LoginLinks
+
+    def failed(self, call: Call, error: McpdError) -> Work | None:
+        return partial(self.links.wait_logged_in, call, error) if self.links.may_help(call, error) else None
+
+
 class LoginLinks:
     """The links that clients are shown now. `spawn` must run tasks that outlive clients."""
 
-    def __init__(
-        self,
-        operations: Operations,
-        ask_modern_client: Callable[[Call, Question, bytes], None],
-        spawn: Spawn,
-        notify_complete: NotifyComplete,
-    ) -> None:
+    def __init__(self, operations: Operations, spawn: Spawn, notify_complete: NotifyComplete) -> None:
         self._operations = operations
-        self._ask_modern_client = ask_modern_client
         self._spawn = spawn
         self._notify_complete = notify_complete
         self._shown: dict[_Key, _ShownLink] = {}
@@ -169,16 +200,11 @@ class LoginLinks:
             needs_login = error.state == ServerState.NEEDS_AUTH.value
         else:
             needs_login = isinstance(error, NeedsAuth)
-        spec, context = call.server.spec, call.context
         return (
             needs_login
-            and call.route.method in INTERACTIVE_METHODS
-            and context.version >= R4
-            and context.supports("elicitation", "url")
-            and isinstance(spec, RemoteSpec)
-            and spec.may_log_in
-            and spec.oauth.grant == "code"
-            and call.login_links < _MAX_LINKS
+            and call.context.version >= R4
+            and call.context.supports("elicitation", "url")
+            and (call.slots.get(_SHOWN) or 0) < _MAX_LINKS
         )
 
     async def wait_logged_in(self, call: Call, error: McpdError) -> None:
@@ -189,7 +215,7 @@ class LoginLinks:
         """
         server = (call.server.original or call.server).spec.name
         key = (call.caller.describe(call.context), server)
-        call.login_links += 1
+        call.slots[_SHOWN] = (call.slots.get(_SHOWN) or 0) + 1
         while (other := self._shown.get(key)) is not None:
             await other.ended.wait()
             if other.is_logged_in:
@@ -247,7 +273,7 @@ class LoginLinks:
         translated = translate_request(_METHOD, Raw(params), call.context.version, "")
         assert translated is not None
         with call.handler.asking(call, _METHOD, params):
-            self._ask_modern_client(call, question, translated)
+            call.handler.ask_with_result(call, question, translated)
             await question.returned.wait()
         if not question.is_accepted and not link.is_done:
             return _DECLINED

@@ -11,10 +11,11 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, StageWork
+from mcpd.calls.call import Call, Scope, Stage, StageWork
 from mcpd.calls.schema_checker import schema_checker
 from mcpd.config.settings import Settings
 from mcpd.model.errors import Problem, SchemaViolation
@@ -99,6 +100,8 @@ class ValidationStageFactory:
     server's own check decides. A profile's `validate` takes precedence over a definition's, and that over the
     one in the settings."""
 
+    is_per_tool = True
+
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         profile = None if scope.profile is None else scope.profile.validate
         for chosen in (profile, server.spec.validate, settings.validate):
@@ -111,12 +114,13 @@ class ValidationStageFactory:
         return None if item is None else ValidationStage(item, scope.is_control)
 
 
-class ValidationStage(msgspec.Struct, eq=False):
+@attrs.define(eq=False)
+class ValidationStage(Stage):
     """Refuses invalid arguments. An invalid result reaches the client as well, with what is wrong with it."""
 
     tool: Item
     is_control: bool
-    _known: tuple[ToolSchema | None, ToolSchema | None] | None = None
+    _known: tuple[ToolSchema | None, ToolSchema | None] | None = attrs.field(default=None, init=False)
 
     @property
     def _schemas(self) -> tuple[ToolSchema | None, ToolSchema | None]:

@@ -1,25 +1,18 @@
-"""Applies the policies: which tools, prompts and resources a client sees, and which of its calls are refused.
+"""The policies in effect: what they say about the use of a tool, prompt or resource by a client.
 
-`model.policy` decides. This module knows the rules in effect, and reads from a call what it would use. A
-server's lists are compared with the rules when those change, and each tool keeps the verdict on each client.
+`model.policy` decides. A server's lists are compared with the rules when those change.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 
-import msgspec
+import attrs
 import trio
-from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, StageWork, is_name_unique
-from mcpd.calls.limits import UseLimits
-from mcpd.calls.questions.suspended import PassedRounds
-from mcpd.calls.stages.approval import Approvals
 from mcpd.config.settings import Settings
-from mcpd.model.errors import Denied, InvalidArguments, Problem
+from mcpd.model.errors import Denied
 from mcpd.model.json_path import join_path
 from mcpd.model.policy import (
     HINTS,
@@ -42,22 +35,11 @@ from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 
-_NAMED_BY: Mapping[str, tuple[ItemKind, str]] = {
-    "tools/call": ("tool", "name"),
-    "prompts/get": ("prompt", "name"),
-    "resources/read": ("resource", "uri"),
-}
-"""Method → what it uses, and the member that names it."""
-_TASK_METHODS = "tasks/"
-"""They concern calls that were allowed when they were made."""
 _MAX_UNLISTED = 1000
 """Kept comparisons per server of names that are in none of its lists: clients may use any name."""
 _MAX_NAME = 1000
 """Characters of such a name whose comparison is kept."""
-_MAX_CLIENTS = 1000
-"""Clients per tool whose verdicts are kept."""
 _ITEMS_PER_TURN = 20
 """Items that are compared before other tasks have their turn: with many rules, each takes a millisecond."""
 
@@ -136,6 +118,13 @@ class Policies:
         """Return what the rules say about this use."""
         return self.of(server).verdict(client, kind, name)
 
+    def require_more(self, server: ManagedServer) -> bool:
+        """Return whether a rule for the server limits its use, or asks a person."""
+        return any(
+            rule.decision is Decision.ASK or rule.rate is not None or rule.concurrent is not None
+            for rule in self.of(server).rules
+        )
+
     async def prepare(self, server: ManagedServer) -> None:
         """Compare a server's lists with the rules, so that no call and no list has to wait for that."""
         if not self.apply_to(server):
@@ -148,8 +137,6 @@ class Policies:
 
 
 SERVER_RULES = Attachment[ServerRules]("the rules for a server")
-_SHORT = 4096
-"""Bytes of params that are searched in a microsecond."""
 
 
 def _catalogs(server: ManagedServer) -> tuple[Catalog | None, Catalog | None]:
@@ -241,121 +228,17 @@ def _name_for(rule: PolicyRule, client: ClientFacts) -> str:
     return shorten(client.shown[-1], 80) if client.shown else "CLIENT"
 
 
-class PolicyStageFactory:
-    """Calls have the stage if there are rules. It comes first, so that other stages reveal nothing before."""
+@attrs.frozen
+class Permission:
+    """What the rules require before a call is sent."""
 
-    def __init__(self, policies: Policies, approvals: Approvals, limits: UseLimits) -> None:
-        self._policies = policies
-        self._approvals = approvals
-        self._limits = limits
-        self._rounds = PassedRounds()
-
-    def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
-        return self._policies.apply_to(server)
-
-    def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> PolicyStage | None:
-        if method.startswith(_TASK_METHODS):
-            return None
-        return PolicyStage(self._policies, self._approvals, self._limits, self._rounds, server)
+    client: ClientFacts
+    use: tuple[str, ItemKind, str]
+    """(definition name, kind, name)."""
+    verdict: Verdict
+    is_listed: bool
+    """Whether the server lists what is used."""
 
 
-class PolicyStage(msgspec.Struct, eq=False):
-    """Refuses denied calls, applies limits, and lets a person decide about others. The rules are compared
-    with exactly what the server gets."""
-
-    policies: Policies
-    approvals: Approvals
-    limits: UseLimits
-    rounds: PassedRounds
-    server: ManagedServer
-    _rules: ServerRules | None = None
-    _verdicts: dict[ClientFacts, Verdict] = msgspec.field(default_factory=dict)
-    """Of `_rules` about the route's tool, by client."""
-
-    def before(self, call: Call) -> StageWork | None:
-        """Raises Denied, Overloaded if a limit is reached, and InvalidArguments if it is not clear what the
-        call would use. Returns how to wait for a person's approval, if that is required."""
-        client, rules = call.caller.facts(call.context), self.policies.of(self.server)
-        if has_plain_name(call):
-            verdict = self._verdict(client, rules, call.route.tool)
-            if verdict.decision is Decision.ALLOW and not verdict.limits:
-                return None
-        kind, name = read_used_item(call)
-        verdict = rules.verdict(client, kind, name)
-        refuse_denied(verdict, client, self.server, kind, name)
-        if not verdict.limits and verdict.decision is Decision.ALLOW:
-            return None
-        use = (definition_name(self.server), kind, name)
-        if self.rounds.continues(call, client, use):
-            return None
-        if verdict.limits:
-            is_listed = (kind, name) in rules.listed
-            self.limits.enter(call, verdict.limits, client, use, is_listed=is_listed)
-        if verdict.decision is not Decision.ASK or verdict.rule is None:
-            return None
-        return partial(self.approvals.wait_approved, call, use, verdict.rule)
-
-    def _verdict(self, client: ClientFacts, rules: ServerRules, tool: str) -> Verdict:
-        if rules is not self._rules or len(self._verdicts) >= _MAX_CLIENTS:
-            self._rules = rules
-            self._verdicts.clear()
-        verdict = self._verdicts.get(client)
-        if verdict is None:
-            verdict = self._verdicts[client] = rules.verdict(client, "tool", tool)
-        return verdict
-
-
-def has_plain_name(call: Call) -> bool:
-    """Return whether `route.tool` is certainly what every reader takes for the tool's name.
-
-    Faster than `read_used_item`, which decides otherwise.
-    """
-    params = call.params
-    is_short = len(params) <= _SHORT
-    return (
-        is_short and bool(call.route.tool) and is_name_unique(params) and params.lower().count(b'"name"') == 1
-    )
-
-
-def read_used_item(call: Call) -> tuple[ItemKind, str]:
-    """Return what the call would use, and leave one way to read its params.
-
-    JSON parsers differ in which of two equal members counts, and some ignore case, so the server could read
-    another name than mcpd. Equal members are reduced to one; members that differ only in case are refused.
-
-    Raises InvalidArguments.
-    """
-    method = call.route.method
-    try:
-        members = _unambiguous(call.params or b"{}")
-        if method == "completion/complete":
-            reference = _unambiguous(members.get("ref", Raw(b"{}")))
-            members["ref"] = Raw(msgspec.json.encode(reference))
-            is_prompt = wire.string(reference, "type") == "ref/prompt"
-            found: tuple[ItemKind, str] = (
-                ("prompt", wire.string(reference, "name"))
-                if is_prompt
-                else ("resource", wire.string(reference, "uri"))
-            )
-        elif method in _NAMED_BY:
-            kind, member = _NAMED_BY[method]
-            found = kind, wire.string(members, member)
-        else:
-            found = "method", method
-    except BadFrame as error:
-        message = f"{method}: {error}"
-        raise InvalidArguments(message, [Problem("$", str(error))]) from None
-    if method != "tools/call" or not is_name_unique(call.params):
-        call.params = msgspec.json.encode(members)
-    return found
-
-
-_READ_MEMBERS = frozenset(("name", "uri", "ref", "type", "arguments"))
-
-
-def _unambiguous(raw: Raw | bytes) -> dict[str, Raw]:
-    members = wire.members(raw)
-    for key in members:
-        if key not in _READ_MEMBERS and key.casefold() in _READ_MEMBERS:
-            raise BadFrame(f"`{shorten(key, 40)}` differs from `{key.casefold()}` only in case")
-    return members
+PERMISSION = Attachment[Permission]("what the rules require")
+"""In `Call.slots` of a call that needs more than an `allow`."""
