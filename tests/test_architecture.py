@@ -55,7 +55,7 @@ LINES = {
     "mcpd/auth": 5_030,
     "mcpd/calls": 6_224,
     "mcpd/client": 1_321,
-    "mcpd/config": 4_556,
+    "mcpd/config": 4_557,
     "mcpd/files": 595,
     "mcpd/gateway": 3_108,
     "mcpd/io": 761,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Literal, NewType, get_args
 from urllib.parse import urlsplit
@@ -132,12 +133,12 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse_address(text: str) -> Address:
     """Parse `HOST:PORT`; `localhost` is 127.0.0.1. Raises ValueError with a message for the user."""
-    try:
+    host = port = None
+    with suppress(ValueError):  # the port is no number, or out of range
         parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:  # the port is no number, or out of range
-        host = port = None
-    if host is None or port is None or parts.netloc != text or "@" in text:
+        if parts.netloc == text and "@" not in text:
+            host, port = parts.hostname, parts.port
+    if host is None or port is None:
         raise ValueError('it must be HOST:PORT, for example "127.0.0.1:8931" or "[::1]:8931"')
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
