@@ -485,9 +485,7 @@ class ManagedLogin:
         if before.tokens.refresh_token is None:
             return None
         if not await file.keeps_logins():
-            other = file.store.other_daemon
-            message = f"{other} renews it" if other else file.store.problem
-            raise TokenError(TokenErrorKind.UNAVAILABLE, message)
+            raise TokenError(TokenErrorKind.UNAVAILABLE, f"{file.store.other_daemon} renews it")
         if self._replaced_since(before):
             return None
         lost_at = before.attempt_at
