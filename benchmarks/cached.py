@@ -37,7 +37,7 @@ def share(rounds: int) -> list[Row]:
         other, daemon = held.enter_context(running(definitions)), held.enter_context(running(cached))
         passed = Way("passed on", OnLine(held.enter_context(attached(other.socket, SERVER))), other.pid)
         hit = Way("cached", OnLine(held.enter_context(attached(daemon.socket, SERVER))), daemon.pid)
-        in_turns((passed, hit), rounds, CALLS, FLOOD, 0)
+        in_turns((passed, hit), rounds, calls=CALLS, flood=FLOOD)
         api = held.enter_context(control(daemon.socket))
         clients = [held.enter_context(attached(daemon.socket, SERVER)) for _ in range(CLIENTS)]
         signal.alarm(PATIENCE)

@@ -27,7 +27,7 @@ from benchmarks.daemon import Daemon, on_pipes, running
 from benchmarks.figures import IN_FLIGHT
 from benchmarks.http_endpoint import new_session
 from benchmarks.http_load import Direct
-from benchmarks.load import LIMIT, SAME, OnLine, Wrong, aggregated, attached, bridged, control
+from benchmarks.load import LIMIT, OnLine, Wrong, aggregated, attached, bridged, control
 from benchmarks.stages import RULE
 
 TOGETHER = f"together={IN_FLIGHT}"
@@ -56,8 +56,8 @@ class Route:
     settings: Mapping[str, object] = attrs.field(factory=dict)
 
 
-def _attach(version: str) -> Open:
-    return lambda held, daemon: OnLine(held.enter_context(attached(daemon.socket, "stub-1", version)))
+def _attach(held: ExitStack, daemon: Daemon) -> OnLine:
+    return OnLine(held.enter_context(attached(daemon.socket, "stub-1")))
 
 
 def _aggregate(held: ExitStack, daemon: Daemon) -> OnLine:
@@ -83,15 +83,15 @@ def _http(era: str) -> Open:
 
 
 ROUTES = {
-    "same revision, `readOnlyHint`": Route(calls=28, instructions=2050, stub="kindest", open=_attach(SAME)),
-    "same revision, undeclared tool": Route(calls=28, instructions=1900, stub="legacy", open=_attach(SAME)),
-    "usual case: server one revision newer": Route(calls=33, instructions=2270, open=_attach(SAME)),
+    "same revision, `readOnlyHint`": Route(calls=28, instructions=2050, stub="kindest", open=_attach),
+    "same revision, undeclared tool": Route(calls=28, instructions=1900, stub="legacy", open=_attach),
+    "usual case: server one revision newer": Route(calls=33, instructions=2270, open=_attach),
     "aggregate of 200 servers": Route(calls=45, instructions=2500, servers=SERVERS, open=_aggregate),
     "`mcpd/call`": Route(calls=620, instructions=11800, open=_control),
     "bridge, in the daemon": Route(calls=33, instructions=2280, open=_bridge),
     "HTTP, 2025-11-25": Route(calls=68, instructions=4000, http=True, open=_http("legacy")),
     "HTTP, 2026-07-28": Route(calls=85, instructions=5400, http=True, open=_http("modern")),
-    "one policy": Route(calls=50, instructions=2670, open=_attach(SAME), settings={"policies": [RULE]}),
+    "one policy": Route(calls=50, instructions=2670, open=_attach, settings={"policies": [RULE]}),
 }
 
 

@@ -55,6 +55,7 @@ class Way:
     cpu: list[float] = attrs.field(factory=list)
     """Seconds of CPU time for each call of `rate`, in user mode and in the kernel."""
     big: list[float] = attrs.field(factory=list)
+    huge: list[float] = attrs.field(factory=list)
 
     def warm(self) -> None:
         """Make the first calls, which include one-time costs."""
@@ -73,17 +74,27 @@ class Way:
     def big_one_by_one(self, calls: int) -> None:
         self.big.append(statistics.median(self.route.latencies("big", calls)))
 
+    def huge_one_by_one(self, calls: int) -> None:
+        self.huge.append(statistics.median(self.route.latencies("huge", calls)))
+
 
 def cpu_time(pid: int) -> float:
     """Return the CPU time of a process in seconds, exact to a microsecond; 0 for the process 0."""
     return time.clock_gettime((~pid << 3) | 2) if pid else 0.0  # see clock_getcpuclockid(3)
 
 
-def in_turns(ways: Sequence[Way], rounds: int, calls: int, flood: int, big: int) -> None:
+def in_turns(
+    ways: Sequence[Way], rounds: int, *, calls: int = 0, flood: int = 0, big: int = 0, huge: int = 0
+) -> None:
     """Run all measurements in several rounds, alternating between the ways. A count of 0 skips one."""
     for way in ways:
         way.warm()
-    kinds = (Way.small_one_by_one, calls), (Way.small_in_flight, flood), (Way.big_one_by_one, big)
+    kinds = (
+        (Way.small_one_by_one, calls),
+        (Way.small_in_flight, flood),
+        (Way.big_one_by_one, big),
+        (Way.huge_one_by_one, huge),
+    )
     for _ in range(rounds):
         for measure, count in kinds:
             for way in ways if count else ():

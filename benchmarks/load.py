@@ -18,14 +18,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.stub import BIG, ECHO, PIPE
+from benchmarks.stub import PIPE, TEXTS, result
 
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub.py")))
-KINDEST = (*STUB, "kindest")
-RESULTS = {"echo": ECHO, "big": BIG}
+RESULTS = {tool: result(tool) for tool in TEXTS}
 LIMIT = 30.0
-SAME, OLDER = "2025-11-25", "2025-06-18"
-"""The revision of the stub, and the one before it."""
+VERSION = "2025-11-25"
+"""The revision of the clients."""
 
 
 class Wrong(Exception):
@@ -55,10 +54,10 @@ class Line:
             self._pending.append(chunk)
         raise Wrong("the other side closed the connection")
 
-    def shake_hands(self, version: str) -> None:
-        """Complete the handshake of an MCP client that speaks the revision `version`."""
+    def shake_hands(self) -> None:
+        """Complete the handshake of an MCP client."""
         client = {"name": "load", "version": "1"}
-        hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": client}
+        hello = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client}
         self.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
         self.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
 
@@ -210,7 +209,7 @@ def _child(command: Sequence[str], environ: Mapping[str, str] | None) -> Iterato
         assert child.stdin is not None
         assert child.stdout is not None
         line = Line(child.stdout.fileno(), child.stdin.fileno())
-        line.shake_hands(SAME)
+        line.shake_hands()
         try:
             yield line
         finally:
@@ -227,11 +226,11 @@ def control(path: str) -> Iterator[Line]:
 
 
 @contextmanager
-def attached(path: str, server: str, version: str = SAME) -> Iterator[Line]:
-    """Connect to one server of the daemon as an MCP client that speaks the revision `version`."""
+def attached(path: str, server: str) -> Iterator[Line]:
+    """Connect to one server of the daemon as an MCP client."""
     with control(path) as line:
         line.ask({"jsonrpc": "2.0", "id": 1, "method": "mcpd/attach", "params": {"server": server}})
-        line.shake_hands(version)
+        line.shake_hands()
         yield line
 
 
@@ -239,16 +238,17 @@ def attached(path: str, server: str, version: str = SAME) -> Iterator[Line]:
 def aggregated(path: str) -> Iterator[Line]:
     """Connect to all servers of the daemon as an MCP client."""
     with control(path) as line:
-        line.shake_hands(SAME)
+        line.shake_hands()
         yield line
 
 
 @contextmanager
-def floor() -> Iterator[tuple[Line, int]]:
-    """Run the relay of benchmarks/floor.py with the stub. Return a connection to it, and its process ID."""
+def floor(*arguments: str) -> Iterator[tuple[Line, int]]:
+    """Run the relay of benchmarks/floor.py with the stub and these arguments of it. Return a connection to
+    it, and its process ID."""
     with tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
         path = f"{home}/floor.sock"
-        argv = [sys.executable, str(Path(__file__).with_name("floor.py")), path, *STUB]
+        argv = [sys.executable, str(Path(__file__).with_name("floor.py")), path, *STUB, *arguments]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
             assert relay.stdin is not None
             assert relay.stdout is not None

@@ -31,7 +31,7 @@ def _kind(era: str, shape: str, rounds: int) -> list[Row]:
         daemon = held.enter_context(running({"stub-1": definition}))
         bare = Way("direct", held.enter_context(closing(Direct(port, era))))
         through = Way("unix", OnLine(held.enter_context(attached(daemon.socket, "stub-1"))))
-        in_turns((bare, through), rounds, CALLS, FLOOD, BIG_CALLS)
+        in_turns((bare, through), rounds, calls=CALLS, flood=FLOOD, big=BIG_CALLS)
     name = f"remote server, {era}" + ("" if shape == "json" else ", event streams")
     return [
         Row(f"{name}: p50", pair(bare.p50, through.p50, micro), ratio(through.p50, bare.p50), P50_LIMIT),

@@ -62,7 +62,7 @@ def _calls(rounds: int) -> list[Row]:
         one = Way("attached", OnLine(held.enter_context(attached(daemon.socket, "stub-1"))), daemon.pid)
         line = held.enter_context(aggregated(daemon.socket))
         every = Way("aggregate", OnLine(line, prefix="stub-1__"), daemon.pid)
-        in_turns((one, every), rounds, CALLS, FLOOD, 0)
+        in_turns((one, every), rounds, calls=CALLS, flood=FLOOD)
     name = f"one of {MANY} servers, all vs. one attached"
     return [
         Row(f"{name}: p50", pair(one.p50, every.p50, micro), ratio(every.p50, one.p50), 1.2),

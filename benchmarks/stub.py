@@ -8,8 +8,8 @@ results look like those of the official SDK, and it answers each request with a 
 declare `readOnlyHint`, and it answers all requests of a read with one write. `together=N` withholds the
 answers until N requests have come, so that whoever reads them does the same work in each run.
 
-There are two tools: `echo` with a small result and `big` with a result of 1 MiB. The server prepares
-responses in advance and searches requests for an ID instead of parsing them.
+The tool `echo` has a small result, `big` one of 1 MiB, and `huge` one of 16 MiB. The server prepares each
+result once and searches requests for an ID instead of parsing them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import sys
 MIB = 1 << 20
 PIPE = 1 << 16
 """The capacity of a pipe. Larger reads cost more and return no more data."""
-ECHO = b'{"content":[{"type":"text","text":"pong"}],"isError":false}'
-BIG = b'{"content":[{"type":"text","text":"' + b"x" * MIB + b'"}],"isError":false}'
+TEXTS = {"echo": (b"pong", 1), "big": (b"x", MIB), "huge": (b"x", 16 * MIB)}
+"""For each tool the text of its result, as a text and how often it is repeated."""
 HELLO = (
     b'{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"1"}}'
 )
@@ -35,10 +35,16 @@ DISCOVERED = (
 _MODERN = b'"io.modelcontextprotocol/protocolVersion"'
 
 
+def result(tool: str, end: bytes = b"}") -> bytes:
+    """Return the result of a tool."""
+    text, times = TEXTS[tool]
+    return b'{"content":[{"type":"text","text":"%b"}],"isError":false%b' % (text * times, end)
+
+
 def tools(annotations: bytes) -> bytes:
     """Return the result of `tools/list`, without its last brace."""
     return b'{"tools":[%b]' % b",".join(
-        b'{"name":"%b","inputSchema":{"type":"object"}%b}' % (name, annotations) for name in (b"echo", b"big")
+        b'{"name":"%b","inputSchema":{"type":"object"}%b}' % (name.encode(), annotations) for name in TEXTS
     )
 
 
@@ -48,6 +54,7 @@ class Stub:
     def __init__(self, *, legacy: bool, kindest: bool = False) -> None:
         self._legacy = legacy
         self._tools = tools(b',"annotations":{"readOnlyHint":true}' if kindest else b"")
+        self._results: dict[tuple[str, bytes], bytes] = {}
 
     def answer(self, line: bytes) -> bytes:
         """Return the response to a message with a newline, or nothing for a notification."""
@@ -57,19 +64,24 @@ class Stub:
         key = line[start + 5 :].split(b",", 1)[0].rstrip(b"} \r")
         end = COMPLETE if not self._legacy and _MODERN in line else b"}"
         if b'"tools/call"' in line:
-            result = (BIG if b'"big"' in line else ECHO)[:-1] + end
+            answer = self._result("huge" if b'"huge"' in line else "big" if b'"big"' in line else "echo", end)
         elif b'"tools/list"' in line:
             hints = b"" if self._legacy else b',"ttlMs":60000,"cacheScope":"private"'
-            result = self._tools + hints + end
+            answer = self._tools + hints + end
         elif b'"initialize"' in line:
-            result = HELLO
+            answer = HELLO
         elif b'"ping"' in line:
-            result = b"{}"
+            answer = b"{}"
         elif b'"server/discover"' in line and not self._legacy:
-            result = DISCOVERED
+            answer = DISCOVERED
         else:
             return b'{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}\n' % key
-        return b'{"jsonrpc":"2.0","id":%s,"result":%s}\n' % (key, result)
+        return b'{"jsonrpc":"2.0","id":%s,"result":%s}\n' % (key, answer)
+
+    def _result(self, tool: str, end: bytes) -> bytes:
+        if (tool, end) not in self._results:
+            self._results[tool, end] = result(tool, end)
+        return self._results[tool, end]
 
 
 def write(data: bytes) -> None:
