@@ -53,6 +53,7 @@ _READING = frozenset(
         "mcpd/status",
         "mcpd/tools",
         "mcpd/version",
+        "rpc.discover",
     )
 )
 """Methods that change nothing, so that they can run twice."""

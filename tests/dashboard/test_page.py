@@ -104,6 +104,7 @@ def test_methods_that_start_programs_are_refused(daemon: Daemon) -> None:
     with socket_of(log_in(daemon)) as socket:
         for method in [
             *sorted(METHODS.keys() - ALLOWED_METHODS),
+            "rpc.discover",
             "tools/call",
             "initialize",
             "mcpd/CALL",

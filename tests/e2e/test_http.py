@@ -14,8 +14,8 @@ import pytest
 
 from tests.e2e import web
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Json, fake, private_environment, wait_until
-from tests.e2e.web import PORT, http_endpoint, over_unix, request
+from tests.e2e.harness import BOUND, Json, fake, in_flight, private_environment, wait_until
+from tests.e2e.web import PORT, events, http_endpoint, over_unix, request
 
 
 def test_port_is_published_in_status_log_and_file(start: Start) -> None:
@@ -82,6 +82,39 @@ def test_missing_token_error_says_where_the_token_is(start: Start) -> None:
     assert "mcpctl status" in refused.text
     assert web.get(f"{where.base}/.well-known/oauth-protected-resource").status_code == 404
     assert not [name for name in refused.headers if name.startswith("access-control")]
+
+
+def test_control_api_is_served_by_post_on_the_unix_socket(start: Start) -> None:
+    """All methods work, streaming ones as events; the connection accepts further requests, also bad ones."""
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    with over_unix(daemon) as http:
+        answer = http.post("/rpc", json=request("mcpd/status", "two")).json()
+        assert (answer["id"], answer["result"]["daemon"]["pid"]) == ("two", daemon.pid)
+        pretty = json.dumps(request("mcpd/call", server="one", tool="echo", arguments={"n": 1}), indent=2)
+        assert http.post("/rpc", content=pretty).json()["result"]["output"] == '{"n": 1}'
+        failed = http.post("/rpc", json=request("mcpd/call", server="nope", tool="x")).json()
+        assert failed["error"]["data"]["code"] == "unknown_server"
+        with http.stream("POST", "/rpc", json=request("mcpd/events")) as stream:
+            assert stream.headers["content-type"] == "text/event-stream"
+            first = json.loads(next(events(stream.iter_raw())).data)
+            assert first["params"]["event"]["server"] == "one"
+    with over_unix(daemon) as http:
+        for body in (b"{", b'{"id":1}', b'{"method":"mcpd/status"}'):
+            assert http.post("/rpc", content=body).status_code == 400
+        for other in ("tools/list", "mcpd/attach", "mcpd/identify"):
+            assert http.post("/rpc", json=request(other)).status_code == 404
+        assert http.get("/rpc").status_code == 405
+
+
+def test_client_that_leaves_cancels_its_control_request(start: Start) -> None:
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(daemon.socket)
+        web.send(caller, "/rpc", request("mcpd/call", server="one", tool="drop"), {"Host": "localhost"})
+        in_flight(daemon, "one", 1)
+    in_flight(daemon, "one", 0)
 
 
 def test_port_has_no_control_api_even_with_the_token(start: Start) -> None:

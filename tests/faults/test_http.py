@@ -22,7 +22,7 @@ from tests.stopwatch import stopwatch, within
 
 MIB = 1 << 20
 CALL = json.dumps(request("tools/call", name="echo", arguments={}, _meta=meta())).encode()
-PATHS = ("/mcp", "/servers/busy/mcp")
+PATHS = ("/mcp", "/servers/busy/mcp", "/rpc")
 
 
 def started(start: Start) -> tuple[Daemon, HttpEndpoint]:
@@ -95,7 +95,7 @@ def test_requests_of_a_page_reach_no_server(start: Start) -> None:
         head(method, path, {**right(web), "Host": here, "Content-Type": kind, **page}, len(CALL)) + CALL
         for page, (method, kind), path in itertools.product(pages, kinds, PATHS)
     ]
-    assert len(attacks) == 40
+    assert len(attacks) == 60
     before = counts(daemon)["seen"]
     answers = [answer(web, attack) for attack in attacks]
     statuses = Counter(each.split(b" ", 2)[1] for each in answers)

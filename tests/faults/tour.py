@@ -67,6 +67,7 @@ class Tour:
             client.request("mcpd/stats", processes=True)
             client.request("mcpd/server", server="old")
             client.request("mcpd/ping", server="old")
+            client.request("rpc.discover")
 
     def calls(self) -> None:
         """Calls with schema validation, with tasks, and one that kills the server."""
@@ -141,7 +142,7 @@ class Tour:
             assert http.get("/metrics").status_code == 200
             assert http.get("/health").status_code == 200
         with web.over_unix(self.daemon) as http:
-            assert http.get("/health").status_code == 200
+            assert http.post("/rpc", json=web.request("mcpd/status")).json()["result"]
 
     def the_page(self) -> None:
         where = web.http_endpoint(self.daemon)

@@ -204,7 +204,7 @@ class Http(Target):
         path = dice.choice(PATHS)
         body = b""
         if dice.random() < 0.8:
-            found = lines(dice, mcp_only=True)
+            found = lines(dice, mcp_only=path != b"/rpc")
             body = dice.choice(found) if found else b""
         method = dice.choice(
             (b"POST", b"POST", b"POST", b"POST", b"GET", b"DELETE", b"OPTIONS", b"PUT", b"X")
@@ -232,7 +232,7 @@ class Http(Target):
 
 
 PATHS: Sequence[bytes] = (
-    b"/mcp /mcp /mcp /servers/odd/mcp /servers/hostile/mcp /servers/nobody/mcp /health /metrics / "
+    b"/mcp /mcp /mcp /servers/odd/mcp /servers/hostile/mcp /servers/nobody/mcp /rpc /rpc /health /metrics / "
     b"/page/login /mcp/profile /.well-known/oauth-protected-resource /page/ws /favicon.ico //mcp /mcp?x=y "
     b"http://127.0.0.1/mcp * /%2e%2e/mcp"
 ).split()

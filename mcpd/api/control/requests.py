@@ -15,6 +15,7 @@ import trio
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.lists import ListReader
 from mcpd.api.control.methods import METHODS, decode_params
+from mcpd.api.control.openrpc import openrpc_document
 from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.calls.stages.call_log import record_filter
 from mcpd.gateway.facts import client_facts
@@ -117,8 +118,13 @@ class ControlRequests:
                 self._start(message, result)
             else:
                 self._finish(message, result)
+        elif name == "rpc.discover":
+            self._responder.finish(wire.result(message.key, openrpc_document()))
         else:
-            text = f"no method {name[:100]!r}; `mcpd/attach` switches this connection to MCP"
+            text = (
+                f"no method {name[:100]!r}; `rpc.discover` describes all methods, and "
+                "`mcpd/attach` switches this connection to MCP"
+            )
             self._responder.finish(wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text)))
 
     def _finish(self, message: Message, result: object) -> None:

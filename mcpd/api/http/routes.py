@@ -1,6 +1,6 @@
 """The HTTP API: what each path serves, on the Unix socket and on a loopback TCP port.
 
-Both listeners share one `HttpApi`. Only a port serves the dashboard.
+Both listeners share one `HttpApi`. Only the Unix socket serves `POST /rpc`, only a port the dashboard.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
 from mcpd.api.http.exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http.guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http.parser import Head
+from mcpd.api.http.rpc import HttpRpc
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.mcp.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
@@ -40,6 +41,7 @@ log = logging.getLogger("mcpd.http")
 HEALTH = "/health"
 MCP = "/mcp"
 METRICS = "/metrics"
+RPC = "/rpc"
 TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "http.json"
 """In the runtime directory; tells other programs where the port is."""
@@ -57,6 +59,8 @@ class HttpRoutes:
     principal: str
     """The identity that the guard verifies; sessions are bound to it."""
     dashboard: Dashboard | None = None
+    serves_rpc: bool = False
+    """Whether it serves the control API. A port does not: who can change the servers can start programs."""
 
 
 @attrs.frozen
@@ -82,7 +86,7 @@ class HttpApi:
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway), SseSessions(gateway))
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()
-        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user")
+        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", serves_rpc=True)
 
     async def serve_unix(self, connection: sockets.socket, slot: Slot) -> None:
         """Serve HTTP on a connection of the Unix socket until it ends."""
@@ -160,7 +164,8 @@ class RouteHandler:
     """Routes the requests of one connection. See `ConnectionHandler`."""
 
     def __init__(self, routes: HttpRoutes, spawn: SpawnTask, pid: int = 0) -> None:
-        self._operations = routes.endpoint.gateway.core
+        gateway = routes.endpoint.gateway
+        self._operations = gateway.core
         self._spawn = spawn
         self._dashboard = routes.dashboard
         self._client = self._operations.clients.add(pid or None, "" if pid else "an HTTP client")
@@ -168,6 +173,7 @@ class RouteHandler:
             routes.principal, ClientIdentity(via="http", pid=pid, peer_pid=pid), self._client
         )
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
+        self._rpc = HttpRpc(gateway, self._client, pid, spawn) if routes.serves_rpc else None
         self.admit = routes.guard.admit
 
     def route(self, head: Head) -> ServeRequest:
@@ -180,6 +186,8 @@ class RouteHandler:
             return self._serve_monitoring
         if self._dashboard is not None and path in PATHS:
             return partial(self._dashboard.handle, head, self._client)
+        if path == RPC and self._rpc is not None:
+            return partial(self._rpc.handle, head)
         return _not_found
 
     def _serve_monitoring(self, _: bytes, exchange: HttpExchange) -> None:
@@ -197,6 +205,8 @@ class RouteHandler:
     def closed(self, reason: str) -> None:
         self._operations.clients.remove(self._client)
         self._mcp.close(reason)
+        if self._rpc is not None:
+            self._rpc.close(reason)
 
 
 def _not_found(_: bytes, exchange: HttpExchange) -> None:
