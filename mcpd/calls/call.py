@@ -19,7 +19,7 @@ from mcpd.model.policy import ClientFacts, Profile
 from mcpd.model.server_spec import ServerSpec
 from mcpd.protocol.revision_translation import R1, Translation
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.attachments import Attachments
+from mcpd.supervision.attachments import Attachment, Attachments
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import ToolCallStats
@@ -319,6 +319,40 @@ class CallHandler(Protocol):
         `code` and `message` are recorded in the call log."""
 
 
+class Progress(msgspec.Struct, eq=False):
+    """Keeps the progress that a client is told increasing over all rounds of a call."""
+
+    high: float = -math.inf
+    """What was last reported."""
+    base: float = 0.0
+    """Of earlier rounds, added to that of this round."""
+
+    def start_round(self) -> None:
+        self.base = max(self.high, 0.0)
+
+    def advance(self, members: dict[str, Raw]) -> bool:
+        """Add earlier rounds to the members of a notification; return False if it does not increase."""
+        try:
+            done = msgspec.json.decode(members.get("progress", Raw(b"null")), type=float)
+            if self.base:
+                done += self.base
+                members["progress"] = Raw(msgspec.json.encode(done))
+                if "total" in members:
+                    total = msgspec.json.decode(members["total"], type=float)
+                    members["total"] = Raw(msgspec.json.encode(total + self.base))
+        except msgspec.MsgspecError:
+            return False
+        if done <= self.high:
+            return False
+        self.high = done
+        return True
+
+
+PROGRESS = Attachment[Progress]("the progress that was reported")
+WAS_ASKED = Attachment[bool]("whether the server has sent its client a request")
+NOTES = Attachment[tuple[str, ...]]("what stages noticed about the result")
+
+
 class Call(Exchange):
     """A call. Its client gets exactly one response, unless it cancels; only the engine changes it.
 
@@ -348,30 +382,16 @@ class Call(Exchange):
     """Whether it runs as a task that the client does not know of."""
     holds_turn: bool = False
     """Whether it has a turn at its server, or waits for one."""
-    queued_at: float = 0.0
-    """When it began to wait for its turn (`trio.current_time()`); 0 if it never did."""
     open_questions: int = 0
     """Requests of the server that the client has not answered."""
-    has_been_suspended: bool = False
     rounds: int = 0
-    missing_capabilities: dict[str, object] | None = None
-    """Client capabilities whose absence made us decline requests of the server."""
-    resumed_after_url: bool = False
-    """Whether the client has returned from visiting a URL (`questions.rounds`)."""
-    progress_high: float = -math.inf
-    """The progress last reported to the client."""
-    progress_base: float = 0.0
-    """Progress of earlier rounds, added to that of this round."""
+    """How often it was sent again with what the client has answered."""
     is_cached: bool = False
     """Whether a stage has answered it, so that the server did not."""
-    was_asked: bool = False
-    """Whether the server has sent its client a request during the call."""
     passed: int = 0
     """How many stages it has passed before it is sent."""
     kept: Attachments | None = None
     """See `slots`."""
-    notes: tuple[str, ...] = ()
-    """What the stages noticed about the result."""
 
     def __repr__(self) -> str:
         return f"<Call {self.description} at {self.server.spec.name!r}, {self.state.name}>"
@@ -384,7 +404,7 @@ class Call(Exchange):
 
     @property
     def slots(self) -> Attachments:
-        """What stages know of this call, each under its own key."""
+        """What stages, and the questions of servers, know of this call, each under a key of its own."""
         if self.kept is None:
             self.kept = Attachments()
         return self.kept
@@ -415,24 +435,8 @@ class Call(Exchange):
         """Begin another round: the server's progress starts at zero again."""
         self.rounds += 1
         self.response_size = 0
-        self.progress_base = max(self.progress_high, 0.0)
-
-    def advance_progress(self, members: dict[str, Raw]) -> bool:
-        """Keep progress increasing over all rounds of the call; returns False if it does not increase."""
-        try:
-            done = msgspec.json.decode(members.get("progress", Raw(b"null")), type=float)
-            if self.progress_base:
-                done += self.progress_base
-                members["progress"] = Raw(msgspec.json.encode(done))
-                if "total" in members:
-                    total = msgspec.json.decode(members["total"], type=float)
-                    members["total"] = Raw(msgspec.json.encode(total + self.progress_base))
-        except msgspec.MsgspecError:
-            return False
-        if done <= self.progress_high:
-            return False
-        self.progress_high = done
-        return True
+        if (progress := self.slots.get(PROGRESS)) is not None:
+            progress.start_round()
 
     def report_progress(self, members: dict[str, Raw]) -> None:
         """Send the client a progress notification with these members, if it asked for any."""
@@ -443,7 +447,10 @@ class Call(Exchange):
         strip_reserved(members)
         if self.context.version == R1:  # which has no such member
             members.pop("message", None)
-        if self.advance_progress(members):
+        progress = self.slots.get(PROGRESS)
+        if progress is None:
+            progress = self.slots[PROGRESS] = Progress()
+        if progress.advance(members):
             frame = wire.notification("notifications/progress", msgspec.json.encode(members))
             request.responder.send(frame)
 

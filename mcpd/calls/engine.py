@@ -309,7 +309,7 @@ class CallEngine:
             call.move(DONE)
         call.request = None
         call.caller.send_result(call, request, result)
-        if call.open_questions or call.has_been_suspended or call.kept is not None:
+        if call.open_questions or call.kept is not None:
             self._release(call)
         elif call.holds_turn:
             release_turn(call)
@@ -400,8 +400,7 @@ class CallEngine:
         if call.open_questions:
             self.server_requests.on_call_ended(call)
         release_turn(call)
-        if call.has_been_suspended:
-            self.suspended_calls.remove(call)
+        self.suspended_calls.remove(call)
 
     def drop_questions(self, call: Call, question: str, reason: str) -> None:
         """See `CallHandler`."""

@@ -151,7 +151,7 @@ class ServerResponses:
         if translation.server < R5 and rounds.is_url_required(error):
             if not translation.to_modern:
                 self._url_elicitations.record_all(call, error)
-            elif call.resumed_after_url and call.rounds < rounds.MAX_RETRIES:
+            elif rounds.VISITED in call.slots and call.rounds < rounds.MAX_RETRIES:
                 call.start_round()
                 self._handler.send_again(call, self._url_elicitations.next_completion())
                 return
@@ -165,8 +165,8 @@ class ServerResponses:
         """End the call with the error. `code` and `message` are for the call log."""
         translation = call.translation
         error, own_code = translation.error(call.route.method, server_error), 0
-        if translation.to_modern and call.missing_capabilities:
-            error = rounds.missing_capability_error(call.missing_capabilities, server_error)
+        if translation.to_modern and (missing := call.slots.get(rounds.MISSING_CAPABILITIES)):
+            error = rounds.missing_capability_error(missing, server_error)
             own_code = rounds.MISSING_CLIENT_CAPABILITY
         self._handler.finish_with_error(call, error, own_code, code=code, message=message)
 

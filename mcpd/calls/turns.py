@@ -81,8 +81,6 @@ class TurnQueue:
             return self._on_full(call, owner)
         now = _batch.now if _batch.depth else trio.current_time()
         self.waiting[call] = owner, now
-        if not call.queued_at:
-            call.queued_at = now
         if not self._is_watched:
             self._is_watched = True
             self._spawn(self._watch)
@@ -359,7 +357,7 @@ class CallTurns:
         connections = [each for each in (server, server.companion) if each is not None]
         questions = [question for each in connections for question in self._questions.of(each)]
         queues = [queue for each in connections if (queue := each.attachments.get(CLIENT_TURNS)) is not None]
-        waiting = [call for queue in queues for call in queue.waiting]
+        waiting = [(call, since) for queue in queues for call, (_, since) in queue.waiting.items()]
         now, wall = trio.current_time(), time.time()
         return (
             tuple(each.describe(mask) for each in questions[:_MAX_SHOWN]),
@@ -367,9 +365,9 @@ class CallTurns:
                 WaitingCall(
                     client=call.caller.describe(call.context),
                     call=call.description,
-                    since=rfc3339(wall - (now - call.queued_at)),
+                    since=rfc3339(wall - (now - since)),
                 )
-                for call in waiting[:_MAX_SHOWN]
+                for call, since in waiting[:_MAX_SHOWN]
             ),
             len(waiting),
         )

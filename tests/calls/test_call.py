@@ -10,7 +10,7 @@ import pytest
 import trio.testing
 from msgspec import Raw
 
-from mcpd.calls.call import Call, CallState
+from mcpd.calls.call import Call, CallState, Progress
 from mcpd.calls.responses import restore_alias
 from mcpd.io.reader import traffic
 from mcpd.model.errors import LinkLost
@@ -31,11 +31,11 @@ def make_call(state: CallState = CallState.PREPARING) -> Call:
 
 def test_progress_increases_over_all_rounds() -> None:
     """A report that does not increase is dropped: the protocol forbids it."""
-    call = make_call()
+    progress = Progress()
 
     def report(**members: object) -> Json | None:
         raw = {name: Raw(json.dumps(value).encode()) for name, value in members.items()}
-        if not call.advance_progress(raw):
+        if not progress.advance(raw):
             return None
         return {name: json.loads(bytes(value)) for name, value in raw.items()}
 
@@ -45,8 +45,8 @@ def test_progress_increases_over_all_rounds() -> None:
     assert report(progress="2") is None
     assert report() is None
     assert report(progress=2) == {"progress": 2}
-    call.start_round()
-    assert (call.rounds, call.progress_base) == (1, 2.0)
+    progress.start_round()
+    assert progress.base == 2.0
     assert report(progress=0) is None
     assert report(progress=1, total="x") is None
     assert report(progress=1, total=3) == {"progress": 3, "total": 5}

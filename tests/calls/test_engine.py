@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import CallState
 from mcpd.calls.limits import MAX_PER_PEER
-from mcpd.calls.questions.rounds import RETRY_INTERVAL
+from mcpd.calls.questions.rounds import RETRY_INTERVAL, VISITED
 from mcpd.calls.routes import ROUTES
 from mcpd.calls.stages.lost_session import LostSessionStageFactory
 from mcpd.calls.turns import CLIENT_TURNS
@@ -102,7 +102,7 @@ async def test_consent_to_a_url_visit_is_read_for_legacy_servers(
         user = w.user(kind, {})
         put(user, method, name="t", **params)
         (call,) = user.session.calls.values()
-        assert call.resumed_after_url is accepted
+        assert (VISITED in call.slots) is accepted
         (request,) = sent(w)
         assert ("inputResponses" in request["params"]) is ("inputResponses" in params and not accepted)
 

@@ -72,7 +72,7 @@ async def test_questions_are_gathered_before_the_client_is_asked(autojump_clock:
     asked, working, call = await suspend(w, user, questions=2)
     assert asked.needs is not None
     assert list(asked.needs["inputRequests"]) == ["q1", "q2"]
-    assert call.has_been_suspended
+    assert w.gateway.calls.suspended_calls.holds(call)
     assert w.gateway.calls.suspended_calls.holds(call)
     assert len(w.gateway.calls.suspended_calls) == 1
     tasks = len(w.nursery.child_tasks)

@@ -11,7 +11,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Spawn, Work
+from mcpd.calls.call import NOTES, Binding, Call, CallerIdentity, ResponseCallback, Spawn, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.routes import CONTROL, Target
@@ -230,7 +230,8 @@ class ControlCaller:
         if is_raw:
             self._responder.finish(wire.result(request.key, result))
         else:
-            body = codec.encode(normalize_result(result, call.notes))
+            notes = call.slots.get(NOTES)
+            body = codec.encode(normalize_result(result, notes or ()))
             self._responder.finish(wire.result(request.key, body))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:

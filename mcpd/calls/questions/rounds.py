@@ -20,6 +20,7 @@ from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.model.errors import InputNeeded, InvalidArguments, McpdError, Problem, ProtocolViolation
 from mcpd.protocol.revision_translation import translate_request
 from mcpd.protocol.upstream_session import ServerNotification
+from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -27,6 +28,10 @@ from mcpd.wire.message import BadFrame
 MAX_ROUNDS = 10
 _FIRST_PAUSE, _MAX_PAUSE = 0.05, 0.25
 """Seconds before repeating a request whose server asks for nothing but that; doubled up to the maximum."""
+
+
+VISITED = Attachment[bool]("whether its client has returned from visiting a URL")
+MISSING_CAPABILITIES = Attachment[Mapping[str, object]]("what the client lacked to be asked")
 
 
 class InputRequired(msgspec.Struct, frozen=True):
@@ -246,7 +251,8 @@ def accept_visit(call: Call) -> None:
         text = f"{name}: requires its user to visit a URL first, which was declined; send the call again"
         raise InputNeeded(text, server=name, asked="elicitation/create")
     members.pop("requestState", None)
-    call.params, call.resumed_after_url = msgspec.json.encode(members), True
+    call.params = msgspec.json.encode(members)
+    call.slots[VISITED] = True
 
 
 def as_input_required(call: Call, error: Raw) -> bytes | None:
@@ -258,7 +264,7 @@ def as_input_required(call: Call, error: Raw) -> bytes | None:
     if not pages:
         return None
     if not call.context.supports("elicitation", "url"):
-        call.missing_capabilities = {"elicitation": {"url": {}}}
+        call.slots[MISSING_CAPABILITIES] = {"elicitation": {"url": {}}}
         return None
     label = call.caller.message_prefix(call.server.spec.name)
     translated = (

@@ -14,10 +14,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Spawn
+from mcpd.calls.call import INTERACTIVE_METHODS, WAS_ASKED, Call, Spawn
 from mcpd.calls.limits import KeptMessage, KeptMessages
 from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions
-from mcpd.calls.questions.rounds import UrlElicitations
+from mcpd.calls.questions.rounds import MISSING_CAPABILITIES, UrlElicitations
 from mcpd.calls.questions.suspended import SuspendedCalls
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
@@ -100,7 +100,7 @@ class ServerRequest(msgspec.Struct, eq=False):
         """Assign the request to `call`, and extend the deadlines of all calls it may belong to."""
         self.call = call
         call.open_questions += 1
-        call.was_asked = True
+        call.slots[WAS_ASKED] = True
         self.asked = self.open_questions.add(call, self.message.method, self.client_params)
         for each in ambiguous_with(call):
             self.link.extend_deadline(each, ANSWER_TIMEOUT)
@@ -331,7 +331,7 @@ class ServerRequestRouter:
         if context.supports(feature) and not (url and not context.supports("elicitation", "url")):
             return False
         missing: dict[str, object] = {feature: {"url": {}} if url else {}}
-        call.missing_capabilities = {**(call.missing_capabilities or {}), **missing}
+        call.slots[MISSING_CAPABILITIES] = {**(call.slots.get(MISSING_CAPABILITIES) or {}), **missing}
         if url and context.supports("elicitation"):
             question.refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
         else:

@@ -31,6 +31,7 @@ from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.limits import KeptMessage, KeptMessages
 from mcpd.calls.turns import release_turn
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
+from mcpd.supervision.attachments import Attachment
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
@@ -63,6 +64,9 @@ class _SuspendedCall(msgspec.Struct, eq=False):
     """Ends the call if the client does not return; cancelled when it does."""
 
 
+_SUSPENDED_CALL = Attachment[_SuspendedCall]("how the call is suspended")
+
+
 class SuspendedCalls:
     """All suspended calls of the daemon: a client may return over another connection."""
 
@@ -91,7 +95,7 @@ class SuspendedCalls:
             suspended = self._calls[call] = _SuspendedCall(
                 call, request_digest(request.method, request.params)
             )
-            call.has_been_suspended = True
+            call.slots[_SUSPENDED_CALL] = suspended
         suspended.number += 1
         suspended.questions[f"q{suspended.number}"] = (question, params)
         if call.request is not None and not suspended.is_gathering:

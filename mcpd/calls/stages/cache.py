@@ -17,7 +17,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Answer, Call, Caller, Scope, Stage, StageWork
+from mcpd.calls.call import WAS_ASKED, Answer, Call, Caller, Scope, Stage, StageWork
 from mcpd.calls.routes import is_read_only
 from mcpd.config.settings import Settings
 from mcpd.model.events import CallOutcome
@@ -156,7 +156,7 @@ class CacheStage(Stage):
 
     def _lifetime(self, call: Call, result: Raw | bytes) -> tuple[float, bool]:
         """Return for how many seconds the result may be used, and whether only by the same client."""
-        if call.rounds or call.was_asked:
+        if call.rounds or WAS_ASKED in call.slots:
             return 0, True  # it contains what this client has answered
         if self.lifetime is not None:
             return 0 if is_error_result(Raw(result)) else self.lifetime, False

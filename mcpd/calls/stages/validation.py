@@ -15,7 +15,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, Stage, StageWork
+from mcpd.calls.call import NOTES, Call, Scope, Stage, StageWork
 from mcpd.calls.schema_checker import schema_checker
 from mcpd.config.settings import Settings
 from mcpd.model.errors import Problem, SchemaViolation
@@ -144,7 +144,7 @@ class ValidationStage(Stage):
                 server=name,
             )
         if findings.note:
-            call.notes = (*call.notes, findings.note)
+            add_notes(call, findings.note)
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes | Callable[[], Awaitable[Raw | bytes]]:
         schema = self._schemas[1]
@@ -155,10 +155,14 @@ class ValidationStage(Stage):
         findings = await _check_structured(schema, result)
         violations = [f"the result violates the tool's outputSchema: {each}" for each in findings.problems]
         if self.is_control:
-            call.notes = (*call.notes, *([findings.note] if findings.note else []), *violations)
+            add_notes(call, *([findings.note] if findings.note else []), *violations)
         elif violations:
             return _as_failed(result, violations)
         return result
+
+
+def add_notes(call: Call, *notes: str) -> None:
+    call.slots[NOTES] = (*(call.slots.get(NOTES) or ()), *notes)
 
 
 async def _check_structured(schema: ToolSchema, result: Raw | bytes) -> Findings:
