@@ -274,7 +274,6 @@ class CallHandler(Protocol):
 
     def on_answered(self, call: Call, message: Message) -> None: ...
     def on_failed(self, call: Call, error: McpdError) -> None: ...
-    def on_progress(self, call: Call, params: Raw) -> None: ...
     def fail(self, call: Call, error: McpdError) -> None:
         """End the call with an error of mcpd's own."""
 
@@ -409,6 +408,11 @@ class Call(Exchange):
             self.kept = Attachments()
         return self.kept
 
+    def tell_ended(self, outcome: CallOutcome, code: str, message: str) -> None:
+        """Tell the stages that the call ends without a result."""
+        for ended in self.route.stages.ended:
+            ended(self, outcome, b"", code, message)
+
     @property
     def upstream(self) -> Upstream:
         """The connection that it was last sent to."""
@@ -458,7 +462,8 @@ class Call(Exchange):
         self.handler.on_answered(self, message)
 
     def progressed(self, params: Raw) -> None:
-        self.handler.on_progress(self, params)
+        if self.request is not None and self.request.progress_token:
+            self.report_progress(wire.members(params))
 
     def failed(self, error: McpdError) -> None:
         child = self.server.child

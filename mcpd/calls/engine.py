@@ -30,13 +30,10 @@ from mcpd.calls.call import (
     Work,
 )
 from mcpd.calls.client_context import ClientRequest
-from mcpd.calls.companions import LegacyCompanions
-from mcpd.calls.limits import SMALL, ArgumentBudget, ConnectingCalls, KeptMessages
+from mcpd.calls.connections import Connections
+from mcpd.calls.limits import SMALL, ArgumentBudget
 from mcpd.calls.questions import rounds
-from mcpd.calls.questions.open_questions import OpenQuestions
-from mcpd.calls.questions.rounds import StateSigner, UrlElicitations
-from mcpd.calls.questions.router import ServerRequestRouter
-from mcpd.calls.questions.suspended import SuspendedCalls
+from mcpd.calls.questions.questions import Questions
 from mcpd.calls.responses import ServerResponses
 from mcpd.calls.routes import RouteTable, StageFactory, Target, make_binding
 from mcpd.calls.turns import CallTurns, release_turn
@@ -44,7 +41,6 @@ from mcpd.io.outbox import batch
 from mcpd.io.reader import traffic
 from mcpd.io.turns import take_turn
 from mcpd.model.errors import (
-    InputNeeded,
     InvalidArguments,
     McpdError,
     Problem,
@@ -54,7 +50,6 @@ from mcpd.model.events import CallOutcome
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
 log = logging.getLogger("mcpd.calls")
@@ -76,31 +71,21 @@ class CallEngine:
         self._operations = operations
         self._spawn = spawn
         self.routes = RouteTable(operations, stages)
-        self._state_signer = StateSigner()
-        self._connecting = ConnectingCalls()
         self._arguments = ArgumentBudget()
-        self.open_questions = OpenQuestions()
-        self.asking = self.open_questions.asking
-        self.turns = CallTurns(self._start_turn, spawn, self, self.open_questions)
-        self.companions = LegacyCompanions(operations, spawn)
-        self.kept_messages = KeptMessages()
-        self.suspended_calls = SuspendedCalls(self, spawn, self.kept_messages)
-        self.ask_with_result, self.withdraw = self.suspended_calls.ask, self.suspended_calls.withdraw
-        self.url_elicitations = UrlElicitations()
-        self._responses = ServerResponses(self, operations, self._state_signer, self.url_elicitations)
-        self.server_requests = ServerRequestRouter(
-            self.suspended_calls,
-            self.url_elicitations,
-            self.open_questions,
-            spawn,
-            roots,
-            self.kept_messages,
-        )
+        self.questions = Questions(self, spawn, roots)
+        self.asking = self.questions.open.asking
+        self.ask_with_result = self.questions.suspended.ask
+        self.withdraw = self.questions.suspended.withdraw
+        self.drop_questions = self.questions.drop
+        self.connections = Connections(operations, spawn)
+        self.turns = CallTurns(self._start_turn, spawn, self, self.questions.open)
+        self._responses = ServerResponses(self, operations, self.questions)
 
     # ── the way of a call to its server ─────────────────────────────────────────────────────────
 
     def __repr__(self) -> str:
-        return f"<CallEngine {len(self._connecting)} connecting, {len(self.suspended_calls)} suspended>"
+        suspended = len(self.questions.suspended)
+        return f"<CallEngine {len(self.connections)} connecting, {suspended} suspended>"
 
     def start(self, caller: Caller, request: ClientRequest, target: Target) -> None:
         """Send a client's request to its server, immediately if possible.
@@ -109,12 +94,12 @@ class CallEngine:
         """
         server, params, context = target.server, target.params, request.context
         if context.modern and b'"requestState"' in params and request.method in INTERACTIVE_METHODS:
-            if self.suspended_calls.resume(caller, request):
+            own = self.questions.resume(caller, request, server.spec.name, params)
+            if own is None:
                 return
-            params = self._state_signer.restore(server.spec.name, params)
-        elif context.prefers_legacy and ((own := server.upstream) is None or not own.asks_by_request):
-            may_open = request.method in INTERACTIVE_METHODS
-            server = self.companions.choose(caller, context, server, may_open=may_open)
+            params = own
+        elif context.prefers_legacy:
+            server = self.connections.choose(caller, context, server, request.method)
         route = self.routes.find(caller.scope, server, request.method, target.tool, params)
         call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
         call.arrived_at = _batch.now if _batch.depth else trio.current_time()
@@ -128,7 +113,7 @@ class CallEngine:
             if len(params) > SMALL:
                 self._arguments.add(call)
             if (upstream := server.upstream) is None:
-                self._connecting.add(call)
+                self.connections.add(call)
                 self._start_work(call, partial(self._prepare, call))
             elif route.stages.before:
                 self._run_stages(call)
@@ -142,7 +127,7 @@ class CallEngine:
     def _refuse(self, call: Call, error: Exception) -> None:
         """End a call that could not be started. Its caller responds."""
         code = error.code if isinstance(error, McpdError) else ""
-        self._tell_ended(call, CallOutcome.FAILED, code, str(error))
+        call.tell_ended(CallOutcome.FAILED, code, str(error))
         if call.request is not None:
             call.caller.calls.pop(call.request.key, None)
         call.move(DONE)
@@ -150,12 +135,9 @@ class CallEngine:
 
     async def _prepare(self, call: Call) -> None:
         """Wait for the server, run the stages, and send the call."""
-        may_open = call.route.method in INTERACTIVE_METHODS
-        server = await self.companions.wait_connected(
-            call.caller, call.context, call.server, may_open=may_open
-        )
+        server = await self.connections.wait_connected(call)
         await take_turn()  # many calls may have waited for this server
-        self._connecting.remove(call)  # from those of the server that it waited for
+        self.connections.remove(call)  # from those of the server that it waited for
         call.server = server
         call.route = self.routes.find(  # the lists may have come with the connection
             call.caller.scope, call.server, call.route.method, call.route.tool, call.params
@@ -174,7 +156,7 @@ class CallEngine:
             else:
                 self._start_work(call, partial(self._run_other_stages, call, pending))
             return
-        self._send(call, self._connection(call.server))
+        self._send(call, self.connections.upstream(call.server))
 
     async def _run_other_stages(self, call: Call, pending: StageWork | None = None) -> None:
         """Wait for `pending`, run the stages that the call has not passed, and send the call."""
@@ -189,22 +171,16 @@ class CallEngine:
             await self._operations.wait_ready(call.server)
         await trio.lowlevel.checkpoint()
         if answer is None:
-            self._send(call, self._connection(call.server))
+            self._send(call, self.connections.upstream(call.server))
         else:
             self._answer(call, answer)
 
     def _answer(self, call: Call, answer: Answer) -> None:
         """Complete the call with a stage's answer."""
         call.work = None
-        self._bind(call, self._connection(call.server))
+        self._bind(call, self.connections.upstream(call.server))
         call.is_cached = answer.is_cached
         self._responses.complete(call, answer.result)
-
-    def _connection(self, server: ManagedServer) -> Upstream:
-        upstream = server.upstream
-        if upstream is None:
-            raise self._operations.not_ready_error(server)
-        return upstream
 
     def _send(self, call: Call, upstream: Upstream) -> None:
         """Submit the call now, or when its turn comes."""
@@ -234,21 +210,22 @@ class CallEngine:
     def _start_turn(self, call: Call) -> None:
         """Submit the call now that its turn has come. Its server may have been restarted since."""
         upstream = call.server.upstream
+
+        async def submit() -> None:
+            upstream = await self._operations.wait_ready(call.server)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._bind(call, upstream)
+            self.submit(call)
+
         try:
             if upstream is None:
                 call.move(PREPARING)
-                self._start_work(call, lambda: self._submit_when_ready(call))
+                self._start_work(call, submit)
             else:
                 self._bind(call, upstream)
                 self.submit(call)
         except Exception as error:  # calls behind it must still get their turn
             self.fail(call, _to_mcpd_error(call, error))
-
-    async def _submit_when_ready(self, call: Call) -> None:
-        upstream = await self._operations.wait_ready(call.server)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._bind(call, upstream)
-        self.submit(call)
 
     def submit(self, call: Call) -> None:
         """Send the call now. Raises LinkLost, Overloaded, InvalidArguments; nothing was sent then."""
@@ -278,7 +255,7 @@ class CallEngine:
         binding, route = call.binding, call.route
         assert binding is not None
         if call.state is SUSPENDED:
-            self.suspended_calls.on_answered(call, message)
+            self.questions.suspended.on_answered(call, message)
         elif message.error is not ABSENT:
             self._responses.on_error(call, message.error)
         elif call.is_task or route.stages.after or call.alias:
@@ -289,11 +266,6 @@ class CallEngine:
             self.finish(call, result)
         else:
             self._responses.on_result(call, message.result)
-
-    def on_progress(self, call: Call, params: Raw) -> None:
-        request = call.request
-        if request is not None and request.progress_token:
-            call.report_progress(wire.members(params))
 
     # ── its end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -318,12 +290,12 @@ class CallEngine:
         self, call: Call, error: Raw | bytes, own_code: int, *, code: str, message: str
     ) -> None:
         """See `CallHandler`."""
-        self._tell_ended(call, CallOutcome.ERROR, code, message)
+        call.tell_ended(CallOutcome.ERROR, code, message)
         self._end(call, lambda request: call.caller.send_error_object(call, request, error, own_code))
 
     def fail(self, call: Call, error: McpdError) -> None:
         """End the call with an error of mcpd's own."""
-        self._tell_ended(call, CallOutcome.FAILED, error.code, error.message)
+        call.tell_ended(CallOutcome.FAILED, error.code, error.message)
         self._end(call, lambda request: call.caller.send_error(call, request, error))
 
     def _end(self, call: Call, respond: Callable[[ClientRequest], None]) -> None:
@@ -334,13 +306,9 @@ class CallEngine:
         respond(request)
         self._release(call)
 
-    def _tell_ended(self, call: Call, outcome: CallOutcome, code: str, message: str) -> None:
-        for ended in call.route.stages.ended:
-            ended(call, outcome, b"", code, message)
-
     def on_failed(self, call: Call, error: McpdError) -> None:
         if call.state is SUSPENDED:
-            self.suspended_calls.on_failed(call, error)
+            self.questions.suspended.on_failed(call, error)
         elif call.state not in (PREPARING, SENT) or not self._send_after_failure(call, error):
             self.fail(call, error)
 
@@ -368,7 +336,7 @@ class CallEngine:
                 await self._prepare(call)
             else:
                 await self._operations.wait_ready(call.server)
-                self._send(call, self._connection(call.server))
+                self._send(call, self.connections.upstream(call.server))
 
         self.continue_with(call, send)
 
@@ -377,7 +345,7 @@ class CallEngine:
         work, state = call.work, call.state
         if state is DONE:
             return
-        self._tell_ended(call, CallOutcome.CANCELLED, "", reason)
+        call.tell_ended(CallOutcome.CANCELLED, "", reason)
         call.move(DONE)
         call.request = None
         if work is not None:
@@ -395,25 +363,10 @@ class CallEngine:
 
     def _release(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""
-        self._connecting.remove(call)
+        self.connections.remove(call)
         self._arguments.remove(call)
-        if call.open_questions:
-            self.server_requests.on_call_ended(call)
         release_turn(call)
-        self.suspended_calls.remove(call)
-
-    def drop_questions(self, call: Call, question: str, reason: str) -> None:
-        """See `CallHandler`."""
-        if call.state is SUSPENDED:
-            self.suspended_calls.drop(call, reason)
-        elif call.state is BETWEEN_ROUNDS:
-            if call.work is not None:
-                call.work.cancel(reason=reason)
-            name = call.server.spec.name
-            message = f"{name}: {call.description} requires input to continue, but {reason}"
-            self.fail(call, InputNeeded(message, server=name, asked=question))
-        else:
-            self.server_requests.decline_all(call, reason)
+        self.questions.on_call_ended(call)
 
     # ── work that cannot be finished immediately ────────────────────────────────────────────────
 
@@ -422,7 +375,7 @@ class CallEngine:
         if call.state is SENT:
             call.move(BETWEEN_ROUNDS)
             if call.open_questions and not call.is_task:  # a task may still need the answers
-                self.server_requests.on_call_ended(call)
+                self.questions.requests.on_call_ended(call)
         self._start_work(call, work)
 
     def _start_work(self, call: Call, work: Work) -> None:

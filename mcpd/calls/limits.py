@@ -84,35 +84,6 @@ class ArgumentBudget:
             self.budget.remove(size, caller)
 
 
-class ConnectingCalls:
-    """The calls that wait until their server is connected; `maxQueued` in its definition limits them."""
-
-    def __init__(self) -> None:
-        self._calls: dict[ManagedServer, set[Call]] = {}
-
-    def add(self, call: Call) -> None:
-        """Raise Overloaded if too many calls wait for the server: each holds memory."""
-        server = call.server
-        if len(self._calls.get(server, ())) >= server.spec.max_queued:
-            name, limit = server.spec.name, server.spec.max_queued
-            raise Overloaded(
-                f"{name}: {limit} calls are already waiting until it is connected (`maxQueued` in its "
-                "definition sets the limit); nothing was sent, try again later",
-                server=name,
-            )
-        self._calls.setdefault(server, set()).add(call)
-
-    def remove(self, call: Call) -> None:
-        """The call no longer waits. Does nothing if it did not wait."""
-        if (calls := self._calls.get(call.server)) is not None:
-            calls.discard(call)
-            if not calls:
-                del self._calls[call.server]
-
-    def __len__(self) -> int:
-        return sum(map(len, self._calls.values()))
-
-
 ALLOWANCE = 4 * 1024 * 1024
 """Bytes that the messages of a server may take in addition to its longest message (`maxFrame`)."""
 

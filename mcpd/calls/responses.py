@@ -15,7 +15,8 @@ from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, CallHandler
 from mcpd.calls.questions import rounds
-from mcpd.calls.questions.rounds import InputRequired, StateSigner, UrlElicitations
+from mcpd.calls.questions.questions import Questions
+from mcpd.calls.questions.rounds import InputRequired
 from mcpd.calls.turns import release_turn
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.events import CallOutcome
@@ -33,13 +34,11 @@ class ServerResponses:
         self,
         handler: CallHandler,
         operations: Operations,
-        state_signer: StateSigner,
-        url_elicitations: UrlElicitations,
+        questions: Questions,
     ) -> None:
         self._handler = handler
         self._operations = operations
-        self._state_signer = state_signer
-        self._url_elicitations = url_elicitations
+        self._questions = questions
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────
 
@@ -78,7 +77,7 @@ class ServerResponses:
         if not call.context.modern:
             self._handler.continue_with(call, lambda: self._run_round(call, needed))
             return
-        passed_on = rounds.pass_on(call, needed, self._state_signer)
+        passed_on = rounds.pass_on(call, needed, self._questions.signer)
         self._handler.finish(call, passed_on, CallOutcome.INPUT_REQUIRED)
 
     async def _run_round(self, call: Call, needed: InputRequired) -> None:
@@ -150,10 +149,10 @@ class ServerResponses:
         translation = call.translation
         if translation.server < R5 and rounds.is_url_required(error):
             if not translation.to_modern:
-                self._url_elicitations.record_all(call, error)
+                self._questions.urls.record_all(call, error)
             elif rounds.VISITED in call.slots and call.rounds < rounds.MAX_RETRIES:
                 call.start_round()
-                self._handler.send_again(call, self._url_elicitations.next_completion())
+                self._handler.send_again(call, self._questions.urls.next_completion())
                 return
             elif (result := rounds.as_input_required(call, error)) is not None:
                 self._handler.finish(call, result, CallOutcome.INPUT_REQUIRED)

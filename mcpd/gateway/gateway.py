@@ -102,7 +102,7 @@ class Gateway:
         self.dedicated_servers = DedicatedServers(core, self.spawn)
         self.calls = CallEngine(core, self.spawn, self.roots, stages)
         self.subscriptions = ClientSubscriptions(self.spawn)
-        self.list_changes = lists.ListChanges(self.sessions, self.calls.companions.used_by)
+        self.list_changes = lists.ListChanges(self.sessions, self.calls.connections.companions.used_by)
         self._nursery: trio.Nursery | None = None
         self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that know all interests, by name. A name may get a new server."""
@@ -157,8 +157,8 @@ class Gateway:
         self.subscriptions.on_session_closed(session)
         used = self._servers_of(session)
         self.dedicated_servers.on_session_closed(session)
-        self.calls.companions.on_client_left(session)
-        self.calls.url_elicitations.on_caller_left(session)
+        self.calls.connections.companions.on_client_left(session)
+        self.calls.questions.urls.on_caller_left(session)
         for server in used:
             server.interests.forget(session)
         if session.roots:
@@ -215,10 +215,10 @@ class Gateway:
     ) -> bool:
         """See `ServerClients`. A bug in mcpd fails the request, not the server's connection."""
         try:
-            return self.calls.server_requests.route(server, link, message, exchange)
+            return self.calls.questions.requests.route(server, link, message, exchange)
         except Exception:
             log.exception("%s: an error in mcpd itself, handling a request of this server", server.spec.name)
-            self.calls.server_requests.forget(link, message)
+            self.calls.questions.requests.forget(link, message)
             return False
 
     def on_notification(self, server: ManagedServer, notification: ServerNotification) -> None:
@@ -238,11 +238,11 @@ class Gateway:
             )
             forward_log_message(server, notification, levels_set)
         elif method == "notifications/elicitation/complete":
-            client = self.calls.url_elicitations.on_completed(server, notification)
+            client = self.calls.questions.urls.on_completed(server, notification)
             _notify_elicitation_complete(client, notification.params)
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
-                self.calls.server_requests.cancel(server.upstream.link, notification.params)
+                self.calls.questions.requests.cancel(server.upstream.link, notification.params)
             except BadFrame:
                 return
 
@@ -361,7 +361,7 @@ class Gateway:
         """Return the servers it sees, disabled or not, its dedicated servers, and the companions it uses."""
         seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
         dedicated = self.dedicated_servers.used_by(session)
-        return list(dict.fromkeys([*seen, *dedicated, *self.calls.companions.used_by(session)]))
+        return list(dict.fromkeys([*seen, *dedicated, *self.calls.connections.companions.used_by(session)]))
 
 
 def _notify_elicitation_complete(client: Caller | None, params: Raw) -> None:

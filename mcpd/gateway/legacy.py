@@ -85,7 +85,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
     session.check_resource(request.context, server, own)
     server = session.gateway.dedicated_servers.server_for(session, server)
     name, subscriptions = server.spec.name, session.gateway.subscriptions
-    companions = session.gateway.calls.companions
+    companions = session.gateway.calls.connections.companions
 
     async def when_agreed() -> None:
         used = await companions.wait_connected(session, session.context, server)

@@ -500,7 +500,7 @@ class ClientSession:
         self._waiting.close(reason)
         self.client_requests.close()
         if not self.is_anonymous:
-            self.gateway.calls.suspended_calls.on_caller_left(self)
+            self.gateway.calls.questions.suspended.on_caller_left(self)
         self.listen_streams.clear()
         self.gateway.on_session_closed(self)
 

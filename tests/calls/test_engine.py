@@ -78,7 +78,7 @@ async def test_only_requests_of_a_modern_client_carry_a_state(w: World) -> None:
 
 async def test_signed_state_reaches_its_server_only(w: World) -> None:
     user = w.user("modern")
-    sign = w.gateway.calls._state_signer.sign
+    sign = w.gateway.calls.questions.signer.sign
     put(user, name="t", requestState=sign(NAME, b'{"a":1}'))  # type: ignore[arg-type]
     assert refusal(put(user, name="t", requestState=sign("other", b"1"))) == -32602  # type: ignore[arg-type]
     assert [request["params"]["requestState"] for request in sent(w)] == [{"a": 1}]
@@ -224,7 +224,7 @@ async def test_calls_waiting_for_a_server_are_limited(autojump_clock: Clock, w: 
     w.connect()
     await trio.testing.wait_all_tasks_blocked()
     assert len(sent(w)) == 3
-    assert len(w.gateway.calls._connecting) == 0
+    assert len(w.gateway.calls.connections) == 0
 
 
 async def test_burst_of_calls_that_arrive_together_is_limited(w: World) -> None:
@@ -235,7 +235,7 @@ async def test_burst_of_calls_that_arrive_together_is_limited(w: World) -> None:
     received = [put(user, name="t") for _ in range(5)]
     assert [len(each.answers) for each in received] == [0, 0, 0, 1, 1]
     user.leave()
-    assert len(w.gateway.calls._connecting) == 0
+    assert len(w.gateway.calls.connections) == 0
 
 
 @pytest.mark.parametrize("ticks", [0, 1, 2, 3, 4, 5, 100])
@@ -250,14 +250,14 @@ async def test_call_that_waited_for_a_replaced_server_is_no_longer_counted(w: Wo
     w.gateway.core.supervisor.wait_replaced = wait_replaced  # type: ignore[method-assign]
     w.lose()
     put(user, name="t")
-    assert len(w.gateway.calls._connecting) == 1
+    assert len(w.gateway.calls.connections) == 1
     w.connect()
     other.upstream = w.server.upstream
     for _ in range(ticks):
         await trio.lowlevel.checkpoint()
     user.leave()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(w.gateway.calls._connecting) == 0
+    assert len(w.gateway.calls.connections) == 0
 
 
 @pytest.mark.parametrize("choked", [True, False])

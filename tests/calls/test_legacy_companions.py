@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.calls.client_context import ClientContext, make_client_context
-from mcpd.calls.companions import LINGER_SECONDS, LegacyCompanions
+from mcpd.calls.connections import LINGER_SECONDS, LegacyCompanions
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import RestartPolicy, StdioSpec

@@ -50,7 +50,7 @@ def ask(w: World, method: str = "elicitation/create", exchange: Any = None, **pa
     key = f"q{next(w._ids)}"
     message = {"jsonrpc": "2.0", "id": key, "method": method, "params": params}
     parsed = wire.parse(json.dumps(message).encode())
-    if not w.gateway.calls.server_requests.route(w.server, w.wire, parsed, exchange):
+    if not w.gateway.calls.questions.requests.route(w.server, w.wire, parsed, exchange):
         w.wire.refuse(parsed, -32601, "no")
     return key
 
@@ -150,7 +150,7 @@ async def test_cancelled_ambiguous_request_is_forgotten(autojump_clock: Clock, w
     for user in (w.user("legacy"), w.user("legacy")):
         user.call()
     key = ask(w)
-    w.gateway.calls.server_requests.cancel(w.wire, Raw(json.dumps({"requestId": key}).encode()))
+    w.gateway.calls.questions.requests.cancel(w.wire, Raw(json.dumps({"requestId": key}).encode()))
     before = len(w.nursery.child_tasks)
     await trio.sleep(0.05)
     assert len(w.nursery.child_tasks) == before - 1, "its task has ended"
@@ -163,9 +163,9 @@ async def test_unanswered_requests_are_limited_per_connection(w: World) -> None:
     user = w.user("legacy")
     user.call()
     for n in range(MAX_OPEN_REQUESTS):
-        w.gateway.calls.server_requests._open[w.wire, b"%d" % n] = a_request(w)
+        w.gateway.calls.questions.requests._open[w.wire, b"%d" % n] = a_request(w)
     assert outcome(w, ask(w)) == -1
-    w.gateway.calls.server_requests._open.popitem()
+    w.gateway.calls.questions.requests._open.popitem()
     ask(w, message=f"{user.tag}: x", requestedSchema={})
     assert len(user.questions) == 1
 
@@ -217,7 +217,7 @@ async def test_answer_of_the_client_reaches_the_server(w: World, answer: Json, e
     (question,) = user.questions
     user.say({"id": question["id"], **answer})
     assert outcome(w, key) == expected
-    assert not len(w.gateway.calls.server_requests._open)
+    assert not len(w.gateway.calls.questions.requests._open)
     assert calls_of(user)[0].open_questions == 0
 
 
@@ -342,10 +342,10 @@ async def test_cancelled_request_is_settled_and_withdrawn(w: World) -> None:
     user = w.user("legacy")
     user.call()
     key = ask(w, message=f"{user.tag}: x", requestedSchema={})
-    (request,) = w.gateway.calls.server_requests._open.values()
+    (request,) = w.gateway.calls.questions.requests._open.values()
     raw = Raw(json.dumps({"requestId": key}).encode())
     for _ in range(2):
-        w.gateway.calls.server_requests.cancel(w.wire, raw)
+        w.gateway.calls.questions.requests.cancel(w.wire, raw)
     assert request.is_settled
     assert user.questions == []
     assert calls_of(user)[0].open_questions == 0

@@ -72,9 +72,9 @@ async def test_questions_are_gathered_before_the_client_is_asked(autojump_clock:
     asked, working, call = await suspend(w, user, questions=2)
     assert asked.needs is not None
     assert list(asked.needs["inputRequests"]) == ["q1", "q2"]
-    assert w.gateway.calls.suspended_calls.holds(call)
-    assert w.gateway.calls.suspended_calls.holds(call)
-    assert len(w.gateway.calls.suspended_calls) == 1
+    assert w.gateway.calls.questions.suspended.holds(call)
+    assert w.gateway.calls.questions.suspended.holds(call)
+    assert len(w.gateway.calls.questions.suspended) == 1
     tasks = len(w.nursery.child_tasks)
     w.ask(working)
     assert len(w.nursery.child_tasks) == tasks, "it is asked when the client returns"
@@ -105,7 +105,7 @@ async def test_nothing_is_asked_if_the_question_is_gone_meanwhile(
         user.cancel(asked)
     await trio.sleep(1)
     assert asked.needs is None
-    assert len(w.gateway.calls.suspended_calls) == 0
+    assert len(w.gateway.calls.questions.suspended) == 0
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,12 @@ async def test_outcome_is_kept_until_the_client_returns(autojump_clock: Clock, o
             call.failed(LinkLost("gone", may_have_run=True))
         assert len(w.server.attachments[CLIENT_TURNS]) == 1
         assert not call.holds_turn
-        assert len(w.gateway.calls.suspended_calls) == 1
+        assert len(w.gateway.calls.questions.suspended) == 1
         user.come_back(asked)
         assert asked.done is not None
         assert ("result" in asked.done) is (outcome == "result")
-        assert len(w.gateway.calls.suspended_calls) == 0
-        assert not w.gateway.calls.suspended_calls.holds(call)
+        assert len(w.gateway.calls.questions.suspended) == 0
+        assert not w.gateway.calls.questions.suspended.holds(call)
 
 
 @pytest.mark.parametrize("holds_turn", [True, False])
@@ -179,9 +179,9 @@ async def test_client_that_does_not_return_is_given_up(autojump_clock: Clock, ho
             call.holds_turn = False
             w.server.attachments[CLIENT_TURNS].leave(call)
         await trio.sleep(RESUME_TIMEOUT - 3)
-        assert len(w.gateway.calls.suspended_calls) == 1
+        assert len(w.gateway.calls.questions.suspended) == 1
         await trio.sleep(4)
-        assert len(w.gateway.calls.suspended_calls) == 0
+        assert len(w.gateway.calls.questions.suspended) == 0
         w.hear()
         assert working.heard == [] or working.heard[0]["result"] == {"action": "decline"}
         assert w.work == {}, "cancelled at the server"
@@ -193,12 +193,12 @@ async def test_call_of_a_client_that_left_is_kept_for_a_shorter_time(autojump_cl
     await suspend(w, user)
     other.leave()
     await trio.sleep(ORPHAN_TIMEOUT + 5)
-    assert len(w.gateway.calls.suspended_calls) == 1
+    assert len(w.gateway.calls.questions.suspended) == 1
     user.leave()
     await trio.sleep(ORPHAN_TIMEOUT - 1)
-    assert len(w.gateway.calls.suspended_calls) == 1
+    assert len(w.gateway.calls.questions.suspended) == 1
     await trio.sleep(2)
-    assert len(w.gateway.calls.suspended_calls) == 0
+    assert len(w.gateway.calls.questions.suspended) == 0
 
 
 async def test_suspended_calls_are_limited(
@@ -222,7 +222,7 @@ async def test_suspended_calls_are_limited(
     assert json.loads(frame)["result"] == {"action": "decline"}
     await trio.sleep(1)
     assert third.needs is None
-    assert all(key != b'"last"' for _, key in w.gateway.calls.server_requests._open)
+    assert all(key != b'"last"' for _, key in w.gateway.calls.questions.requests._open)
 
 
 async def test_messages_that_wait_for_clients_are_limited(
@@ -230,7 +230,7 @@ async def test_messages_that_wait_for_clients_are_limited(
 ) -> None:
     """A thousand calls could keep a response of 32 MiB each. An error names the limit and its setting."""
     monkeypatch.setattr(limits, "ALLOWANCE", 1000 - w.server.spec.max_frame)
-    budget = w.gateway.calls.kept_messages.budget
+    budget = w.gateway.calls.questions.kept.budget
     user = w.user("modern")
     calls = [await suspend(w, user) for _ in range(2)]
     asked = budget.total
@@ -259,11 +259,11 @@ async def test_request_too_large_to_wait_for_a_client_is_refused(
     ask(w, call, "large", "x" * 1000)
     (frame,) = w.wire.frames
     assert "would exceed the limit of 1000 (raise `maxFrame`" in json.loads(frame)["error"]["message"]
-    assert not w.gateway.calls.server_requests._open
+    assert not w.gateway.calls.questions.requests._open
     for _ in range(2):
         ask(w, call, "same")  # a server may use an id twice
     user.leave()
-    assert w.gateway.calls.kept_messages.budget._by_peer == {}
+    assert w.gateway.calls.questions.kept.budget._by_peer == {}
 
 
 def ask(w: World, call: Call, key: str, text: str = "x") -> None:

@@ -180,7 +180,7 @@ async def test_wait_for_the_answer_of_another_client_is_bounded(
     assert "which tool 'converse' asked (u0: who?) at 20" in message
     assert "share: client" in message
     assert at_server(w) == [thinks.tag]
-    assert w.gateway.calls.open_questions.of(w.server), "the question stays open"
+    assert w.gateway.calls.questions.open.of(w.server), "the question stays open"
 
 
 async def test_calls_of_the_client_that_was_asked_do_not_wait_for_it(autojump_clock: Clock, w: World) -> None:
@@ -209,14 +209,14 @@ async def test_question_of_a_client_that_is_gone_is_dropped(
     assert call.needs is not None
     gone.leave()
     await trio.sleep(15)
-    assert w.gateway.calls.open_questions.of(w.server), "nobody waits"
+    assert w.gateway.calls.questions.open.of(w.server), "nobody waits"
     waits = w.user("legacy")
     waits.call()
     await trio.sleep(ABSENT_WAIT)
     assert at_server(w) == [gone.tag]
     await trio.sleep(QUESTION_WAIT + 2 * LOOK_INTERVAL)
     assert at_server(w) == [waits.tag]
-    assert not w.gateway.calls.open_questions.of(w.server)
+    assert not w.gateway.calls.questions.open.of(w.server)
 
 
 async def test_round_of_a_modern_server_is_ended(autojump_clock: Clock) -> None:
@@ -238,7 +238,7 @@ async def test_round_of_a_modern_server_is_ended(autojump_clock: Clock) -> None:
         assert "its client has disconnected, and others wait" in call.done["error"]["message"]
         assert at_server(w) == [waits.tag]
         assert not user.questions
-        assert not w.gateway.calls.open_questions.of(w.server)
+        assert not w.gateway.calls.questions.open.of(w.server)
 
 
 @pytest.mark.parametrize("kind", ["modern", "legacy"])

@@ -318,7 +318,7 @@ class World:
 
     def withdraw_unassigned(self, call: Working) -> None:
         """Withdraw the questions of a call of which mcpd does not know yet whom they are for."""
-        for (_, key), question in list(self.gateway.calls.server_requests._open.items()):
+        for (_, key), question in list(self.gateway.calls.questions.requests._open.items()):
             if question.call is None and json.loads(key) in call.waits_for:
                 self.withdraw(json.loads(key))
 
@@ -371,10 +371,10 @@ class World:
         """Describe what is left although no call is in flight; empty if nothing is."""
         left = {
             "queued": sum(len(self.server.attachments.get(key) or ()) for key in (CLIENT_TURNS, WRITE_TURNS)),
-            "questions": len(self.gateway.calls.server_requests._open),
-            "suspended": len(self.gateway.calls.suspended_calls._calls)
-            + len(self.gateway.calls.suspended_calls._states),
-            "bytes that wait for clients": self.gateway.calls.kept_messages.budget.total,
+            "questions": len(self.gateway.calls.questions.requests._open),
+            "suspended": len(self.gateway.calls.questions.suspended._calls)
+            + len(self.gateway.calls.questions.suspended._states),
+            "bytes that wait for clients": self.gateway.calls.questions.kept.budget.total,
             "at the server": len(self.wire.outstanding()),
         }
         return [f"{count} {what}" for what, count in left.items() if count]

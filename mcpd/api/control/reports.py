@@ -42,7 +42,9 @@ def connected_clients(
 def _session_report(session: ClientSession) -> ConnectedClient:
     client, view = session.client, session.view
     version = session.version or session.last_version
-    companions = {each.original: each for each in session.gateway.calls.companions.used_by(session)}
+    companions = {
+        each.original: each for each in session.gateway.calls.connections.companions.used_by(session)
+    }
     counts = session.call_counts
     return ConnectedClient(
         via=client.via,

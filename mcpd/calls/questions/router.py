@@ -331,7 +331,8 @@ class ServerRequestRouter:
         if context.supports(feature) and not (url and not context.supports("elicitation", "url")):
             return False
         missing: dict[str, object] = {feature: {"url": {}} if url else {}}
-        call.slots[MISSING_CAPABILITIES] = {**(call.slots.get(MISSING_CAPABILITIES) or {}), **missing}
+        before = call.slots.get(MISSING_CAPABILITIES)
+        call.slots[MISSING_CAPABILITIES] = {**(before or {}), **missing}
         if url and context.supports("elicitation"):
             question.refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
         else:

@@ -14,12 +14,13 @@ from functools import partial
 
 import trio
 
-from mcpd.calls.call import Spawn
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Spawn
 from mcpd.calls.client_context import ClientContext
 from mcpd.io.linger import Linger
-from mcpd.model.errors import NotReady
+from mcpd.model.errors import NotReady, Overloaded
 from mcpd.model.status import ServerState
 from mcpd.operations import Operations
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.legacy_companion import LegacyCompanion, may_have_companion
 from mcpd.supervision.managed_server import ManagedServer
 
@@ -147,3 +148,72 @@ class LegacyCompanions:
     def _stop_unused(self, companion: LegacyCompanion) -> None:
         if self._users.get(companion) == {}:
             self._stop(companion, _UNUSED)
+
+
+class ConnectingCalls:
+    """The calls that wait until their server is connected; `maxQueued` in its definition limits them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[ManagedServer, set[Call]] = {}
+
+    def add(self, call: Call) -> None:
+        """Raise Overloaded if too many calls wait for the server: each holds memory."""
+        server = call.server
+        if len(self._calls.get(server, ())) >= server.spec.max_queued:
+            name, limit = server.spec.name, server.spec.max_queued
+            raise Overloaded(
+                f"{name}: {limit} calls are already waiting until it is connected (`maxQueued` in its "
+                "definition sets the limit); nothing was sent, try again later",
+                server=name,
+            )
+        self._calls.setdefault(server, set()).add(call)
+
+    def remove(self, call: Call) -> None:
+        """The call no longer waits. Does nothing if it did not wait."""
+        if (calls := self._calls.get(call.server)) is not None:
+            calls.discard(call)
+            if not calls:
+                del self._calls[call.server]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._calls.values()))
+
+
+class Connections:
+    """Which connection each call uses, and the calls that wait for theirs."""
+
+    def __init__(self, operations: Operations, spawn: Spawn) -> None:
+        self._operations = operations
+        self.companions = LegacyCompanions(operations, spawn)
+        self._waiting = ConnectingCalls()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def upstream(self, server: ManagedServer) -> Upstream:
+        """Return the connection of a server. Raises NotReady."""
+        if server.upstream is None:
+            raise self._operations.not_ready_error(server)
+        return server.upstream
+
+    def choose(
+        self, client: object, context: ClientContext, server: ManagedServer, method: str
+    ) -> ManagedServer:
+        """Return the connection for a request of a legacy client that can be asked something."""
+        upstream = server.upstream
+        if upstream is not None and upstream.asks_by_request:
+            return server
+        return self.companions.choose(client, context, server, may_open=method in INTERACTIVE_METHODS)
+
+    def add(self, call: Call) -> None:
+        """The call waits for its connection. Raises Overloaded if too many do."""
+        self._waiting.add(call)
+
+    def remove(self, call: Call) -> None:
+        """The call no longer waits. Does nothing if it did not wait."""
+        self._waiting.remove(call)
+
+    async def wait_connected(self, call: Call) -> ManagedServer:
+        """Return the connection for the call once it is there. Raises NotReady."""
+        may_open = call.route.method in INTERACTIVE_METHODS
+        return await self.companions.wait_connected(call.caller, call.context, call.server, may_open=may_open)
