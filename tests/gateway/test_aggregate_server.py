@@ -255,6 +255,13 @@ def test_repeated_call_goes_to_the_same_server(
         assert sent.get("arguments") == arguments
 
 
+def test_call_does_not_go_to_the_owner_of_a_prompt_of_that_name() -> None:
+    view = aggregate(*pair())
+    assert route(view, "prompts/get", name="two__bye")[0] == "two"
+    with pytest.raises(UnknownTool):
+        view.route("tools/call", b'{"name":"two__bye"}')
+
+
 async def test_index_of_long_lists_is_built_in_several_turns(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,12 +19,10 @@ def ours(parts: list[bytes], method: str = "POST") -> Outcome:
             body += b"".join(response.feed(part))
         if not response.complete:
             response.end()
-            again = False
-        else:
-            again = response.reusable
+        assert response.complete
     except BadResponse:
         return ("bad",)
-    return response.status, response.reason, as_compared(response.headers), body, again
+    return response.status, response.reason, as_compared(response.headers), body, response.reusable
 
 
 def as_compared(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
