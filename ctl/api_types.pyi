@@ -283,6 +283,12 @@ class PromptParams(TypedDict):
     prompt: str
     arguments: NotRequired[Mapping[str, str]]
 
+class CompleteParams(TypedDict):
+    server: str
+    ref: Mapping[str, object]
+    argument: Mapping[str, object]
+    context: NotRequired[Mapping[str, object] | None]
+
 class ServerResult(TypedDict):
     server: ServerStatus
     warnings: NotRequired[list[str]]
@@ -703,6 +709,10 @@ class Call(Protocol):
     @overload
     def __call__(
         self, method: Literal["mcpd/prompt"], params: PromptParams, **options: Unpack[CallOptions]
+    ) -> Reply[Mapping[str, object]]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/complete"], params: CompleteParams, **options: Unpack[CallOptions]
     ) -> Reply[Mapping[str, object]]: ...
     @overload
     def __call__(

@@ -200,6 +200,21 @@ IGNORED_FIELDS: Mapping[str, str] = {
     **dict.fromkeys(_UNUSED.split(), ""),
 }
 """Fields of other products that mcpd ignores → a note for the user, if ignoring them matters."""
+_AUTHORIZATION_HEADER = 'write \'headers\': {"Authorization": "Bearer ${VAR}"}'
+_ENV_REFERENCE = 'write \'env\': {"NAME": "${NAME}"}'
+REPLACEMENTS: Mapping[str, str] = {
+    "startup_timeout_sec": "write 'connectTimeout', in milliseconds",
+    "startup_timeout_ms": "write 'connectTimeout'",
+    "tool_timeout_sec": "write 'timeout', in milliseconds",
+    "env_vars": _ENV_REFERENCE,
+    "env_keys": _ENV_REFERENCE,
+    "bearerToken": _AUTHORIZATION_HEADER,
+    "bearer_token": _AUTHORIZATION_HEADER,
+    "bearer_token_env_var": _AUTHORIZATION_HEADER,
+    "env_http_headers": 'write \'headers\': {"X-Name": "${VAR}"}',
+    "requestOptions": "write its headers into 'headers'",
+}
+"""Fields of other products that matter and have another form in mcpd → what to write instead."""
 
 
 def is_comment(key: str) -> bool:

@@ -216,6 +216,8 @@ def _output_step(server: Members, failure: Members, again: str) -> str:
             return f"mcpctl wait {name}   (mcpd restarts it automatically)"
         case "internal":
             return "mcpctl daemon logs   (please report the error shown there)"
+        case _ if port := port_in_use(stderr):
+            return f"ss -ltnp 'sport = :{port}'   (shows which program uses its port; stop it){again}"
         case _ if variable := missing_variable(stderr):
             return f"mcpctl edit   (add {variable} to its `env`)"
         case "killed" if failure.get("signal") not in _OWN_SIGNALS and not _names_a_cause(stderr):
@@ -284,6 +286,18 @@ def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:
     if shell is None:
         return f"mcpctl why {name}   (looks for {program} in the PATH of your shell)"
     return f"install {program}, then: mcpctl reconnect {name}"
+
+
+def port_in_use(stderr: Sequence[str]) -> str:
+    """Return the port that another program uses, according to a server's stderr; empty if there is none."""
+    import re
+
+    for line in reversed(stderr):
+        if re.search(r"EADDRINUSE|address (is )?already in use|port \d+ is (already )?in use", line, re.I):
+            found = re.search(r"[:\]](\d{2,5})\b|port (\d{2,5})\b|, (\d{2,5})\)", line, re.I)
+            if found:
+                return next(group for group in found.groups() if group)
+    return ""
 
 
 def needs_person(failure: Members) -> bool:

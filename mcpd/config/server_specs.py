@@ -15,6 +15,7 @@ from mcpd.config.definition import (
     CANONICAL_NAMES,
     FIELDS,
     IGNORED_FIELDS,
+    REPLACEMENTS,
     SIDES,
     TRANSPORT_TYPES,
     Definition,
@@ -215,7 +216,7 @@ class _SpecParser(msgspec.Struct, eq=False):
                 self.warnings.append(f"{place}: '{key}' is not used by mcpd and was ignored{note}")
                 continue
             match = closest_match(key, list(FIELDS))
-            fix = f"did you mean '{match}'?" if match else "remove it"
+            fix = REPLACEMENTS.get(key) or (f"did you mean '{match}'?" if match else "remove it")
             message = f"unknown field '{shorten(key, 64)}' in server '{name}'"
             self.problems.append(Problem(place, message, fix))
             if match in {"command", "url", "type"} - present:

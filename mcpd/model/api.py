@@ -223,6 +223,8 @@ class AttachParams(Record):
     the profile that `settings.profileByDirectory` assigns to the client's `cwd`. If there is none, mcpd
     selects everything."""
     client: AttachedClient | None = None
+    wait: float = 0.0
+    """The maximum number of seconds to wait for the server to connect. Requests wait for it in any case."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -486,3 +488,13 @@ class ConnectedClient(Record):
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ClientsResult(Record):
     clients: tuple[ConnectedClient, ...]
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CompleteParams(Record):
+    server: str
+    ref: Mapping[str, object]
+    """An MCP reference: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
+    argument: Mapping[str, object]
+    """`{"name": …, "value": …}`."""
+    context: Mapping[str, object] | None = None

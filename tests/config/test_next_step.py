@@ -37,6 +37,7 @@ def refused(**definition: object) -> ServerDetail:
     return how("needs-auth", failure, {"url": "https://example.com/mcp", **definition}, transport="http")
 
 
+BUSY = "Error: listen EADDRINUSE: address already in use 127.0.0.1:8080"
 TABLE: list[tuple[ServerDetail, str]] = [
     (how("connected"), "mcpctl list-tools it"),
     (how("connected", questions=[{"client": "cursor"}]), "mcpctl list-tools it"),
@@ -75,6 +76,10 @@ TABLE: list[tuple[ServerDetail, str]] = [
     (
         how("failed", {"kind": "exited", "stderr": ["no database"]}),
         "mcpctl logs it   (fix the error shown there), then: mcpctl reconnect it",
+    ),
+    (
+        how("failed", {"kind": "exited", "stderr": [BUSY, "Node.js v22"]}),
+        "ss -ltnp 'sport = :8080'   (shows which program uses its port; stop it), then: mcpctl reconnect it",
     ),
     (
         how("failed", {"kind": "exited", "stderr": ["MY_API_KEY is required"]}),

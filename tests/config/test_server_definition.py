@@ -164,7 +164,7 @@ def test_editor_definition_is_accepted_with_warnings() -> None:
         ({"command": "x", "url": "http://h"}, "", "both", "keep"),
         ({"type": "sdtio", "command": "x"}, ".type", "unknown type 'sdtio'", "did you mean 'stdio'?"),
         ({"comand": "x"}, ".comand", "unknown field 'comand'", "did you mean 'command'?"),
-        ({"command": "x", "bearer_token_env_var": "T"}, ".bearer_token_env_var", "unknown", "remove it"),
+        ({"command": "x", "bearer_token_env_var": "T"}, ".bearer_token_env_var", "unknown", "${VAR}"),
         ({"command": "x", "env": {"P": None}}, ".env.P", "not null", "write a string"),
         ({"command": "x", "env": {"A=B": "c"}}, '.env["A=B"]', "invalid name", "without '='"),
         ({"command": "x", "args": ["a", 1]}, ".args[1]", "must be a string", '"1"'),

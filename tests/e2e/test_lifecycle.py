@@ -50,7 +50,7 @@ def test_a_lazy_server_starts_on_first_use_and_is_remembered(start: Start) -> No
     assert (status["status"], status["pid"]) == ("idle", None), "a list does not start it"
 
 
-def test_resources_and_prompts_are_reached(start: Start) -> None:
+def test_resources_prompts_and_completions_are_reached(start: Start) -> None:
     """Everything that a server offers is available through the control API."""
     daemon = start({"test": {**BUNDLED, "command": sys.executable}})
     daemon.wait_connected("test")
@@ -65,8 +65,16 @@ def test_resources_and_prompts_are_reached(start: Start) -> None:
 
     prompt = prompts[0]
     argument = prompt["arguments"][0]["name"]
-    filled = client.request("mcpd/prompt", server="test", prompt=prompt["name"], arguments={argument: "Ann"})
-    assert "Ann" in str(filled["messages"])
+    values = client.request(
+        "mcpd/complete",
+        server="test",
+        ref={"type": "ref/prompt", "name": prompt["name"]},
+        argument={"name": argument, "value": ""},
+    )["completion"]["values"]
+    filled = client.request(
+        "mcpd/prompt", server="test", prompt=prompt["name"], arguments={argument: values[0]}
+    )
+    assert values[0] in str(filled["messages"])
 
 
 def test_a_server_without_a_capability_is_not_asked_for_it(start: Start) -> None:

@@ -251,11 +251,12 @@ def test_daemon_stops_under_load_within_ten_seconds(tmp_path: Path, number: sign
 
 
 def test_waiting_callers_get_an_error_when_the_daemon_stops(start: Start) -> None:
-    """While stopping, errors do not promise a next attempt."""
+    """While stopping, errors do not promise a next attempt, for calls and attaching clients alike."""
     daemon = start({"slow": fake("--drop", "initialize,server/discover")})
     client = daemon.client()
     waiting = [
         client.send("mcpd/call", server="slow", tool="echo", arguments={}),
+        client.send("mcpd/attach", server="slow", wait=30),
         client.send("mcpd/read", server="slow", uri="a:b"),
     ]
     client.request("mcpd/version")  # requests are handled in order, so the others have been received

@@ -22,6 +22,7 @@ from mcpd.model.api import (
     CacheCleared,
     CallParams,
     ClientsResult,
+    CompleteParams,
     PromptParams,
     PromptsResult,
     ReadParams,
@@ -187,6 +188,9 @@ METHODS: Mapping[str, Method[Any]] = {
         "Get a prompt and fill in its arguments.",
         PromptParams,
         MCP_RESULT,
+    ),
+    "mcpd/complete": Method(
+        "Complete an argument of a prompt or resource template.", CompleteParams, MCP_RESULT
     ),
     "mcpd/connect": _desired_state_method(
         "Connect a server. If the server is already connected, the connection is kept.", ManagedServer.connect

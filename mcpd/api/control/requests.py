@@ -14,7 +14,7 @@ import trio
 
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.lists import ListReader
-from mcpd.api.control.methods import METHODS, decode_params
+from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params
 from mcpd.api.control.openrpc import openrpc_document
 from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.calls.stages.call_log import record_filter
@@ -156,6 +156,18 @@ class ControlRequests:
         self._finish(message, api.IdentifyResult(client=self._client.name, profile=profile))
 
     def _attach(self, message: Message, params: api.AttachParams) -> None:
+        if params.server is not None and params.wait > 0:
+            self._start(message, self._attach_when_ready(message, params))
+        else:
+            self._attach_now(message, params)
+
+    async def _attach_when_ready(self, message: Message, params: api.AttachParams) -> None:
+        server = self._gateway.view(params.server).single
+        if server is not None:
+            await self._operations.wait_ready(server, min(params.wait, MAX_WAIT))
+        self._attach_now(message, params)
+
+    def _attach_now(self, message: Message, params: api.AttachParams) -> None:
         """Attach at once, because the messages that follow are for the session."""
         profile = params.profile
         if profile is None and params.server is None and params.client is not None:
@@ -253,6 +265,12 @@ class ControlRequests:
     def _read(self, message: Message, params: api.ReadParams) -> None:
         """Read a resource, even one that is not listed."""
         self.calls.start(message.key, params.server, "resources/read", {"uri": params.uri})
+
+    def _complete(self, message: Message, params: api.CompleteParams) -> None:
+        body: dict[str, object] = {"ref": params.ref, "argument": params.argument}
+        if params.context is not None:
+            body["context"] = params.context
+        self.calls.start(message.key, params.server, "completion/complete", body)
 
 
 def _usable_directory(text: str) -> str:
@@ -359,5 +377,6 @@ _OF_CONNECTION: Mapping[str, Callable[[ControlRequests, Message, Any], None]] = 
     "mcpd/prompts": ControlRequests._list,
     "mcpd/prompt": ControlRequests._prompt,
     "mcpd/read": ControlRequests._read,
+    "mcpd/complete": ControlRequests._complete,
 }
 """The other methods without a handler in METHODS, but for `mcpd/call`."""

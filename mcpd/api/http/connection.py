@@ -32,6 +32,8 @@ _batch = batch()
 
 MAX_BUFFERED = 96 * 1024 * 1024
 """Bytes of incomplete bodies on all connections together."""
+_FREE_SHARE = 256 * 1024
+"""Bytes of them that each connection may have in any case, so that large bodies do not shut out others."""
 _MUCH = 1024 * 1024
 """Bytes of a body after which free memory is returned to the system."""
 HEAD_TIMEOUT = 5.0
@@ -200,7 +202,7 @@ class HttpServerConnection:
         """Count the incomplete body in the budget; give it up if there are too many on all connections."""
         old, self._buffered = self._buffered, self._parser.buffered
         self._bodies.used += self._buffered - old
-        if self._buffered > old and self._bodies.used > MAX_BUFFERED:
+        if self._buffered > max(old, _FREE_SHARE) and self._bodies.used > MAX_BUFFERED:
             text = f"incomplete requests of all clients may take {MAX_BUFFERED} bytes together; try again"
             self._reject(BadRequest(503, text, b"Retry-After: 1\r\n"))
         elif old - self._buffered > _MUCH:
