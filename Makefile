@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak conformance check format \
-	site bench counts docs man screenshots test-mcp-server wheel lock clean
+	site bench bench-peers counts docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
 CLIENTS := tests/interop/clients
@@ -75,6 +75,9 @@ site: .venv/made ## Build the documentation into site/
 bench: .venv/made ## Measure what mcpd costs, as ratios; ARGS=--write updates benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
+bench-peers: .venv/made benchmarks/peers/node_modules/made ## Compare mcpd with mcpc, mcporter and mcp-hub; ARGS=--write updates benchmarks/RESULTS.md
+	@$(BIN)/python -m benchmarks.peers.compare $(ARGS)
+
 counts: .venv/made ## Count the Python calls and instructions of a call, and compare them with limits
 	@$(BIN)/python -m benchmarks.counts --check $(ARGS)
 
@@ -101,7 +104,8 @@ lock: .venv/made ## Pin the newest allowed versions in constraints-dev.txt and t
 		$(COMPILE) tests/interop/requirements-$$name.txt tests/interop/requirements-$$name.in; done
 
 clean: ## Remove everything that make has made
-	rm -rf .venv .venv-* .npm .everything dist site htmlcov .coverage* tests/conformance/npm/node_modules $(CLIENTS)/node_modules
+	rm -rf .venv .venv-* .npm .everything dist site htmlcov .coverage* tests/conformance/npm/node_modules $(CLIENTS)/node_modules \
+		benchmarks/peers/node_modules
 
 # ── Environments ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -191,4 +195,9 @@ npm:
 tests/conformance/npm/node_modules/made: tests/conformance/npm/package-lock.json
 	@echo "Installing the conformance suite from npm, once."
 	@npm ci --prefix tests/conformance/npm --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+benchmarks/peers/node_modules/made: benchmarks/peers/package-lock.json
+	@echo "Installing other connection managers from npm into benchmarks/peers, once."
+	@npm ci --prefix benchmarks/peers --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -27,7 +28,7 @@ from benchmarks.daemon import Daemon, on_pipes, running
 from benchmarks.figures import IN_FLIGHT
 from benchmarks.http_endpoint import new_session
 from benchmarks.http_load import Direct
-from benchmarks.load import LIMIT, OnLine, Wrong, aggregated, attached, bridged, control
+from benchmarks.load import LIMIT, OnLine, Wrong, aggregated, attached, bridged, control, tools_call
 from benchmarks.stages import RULE
 
 TOGETHER = f"together={IN_FLIGHT}"
@@ -61,15 +62,20 @@ def _attach(held: ExitStack, daemon: Daemon) -> OnLine:
 
 
 def _aggregate(held: ExitStack, daemon: Daemon) -> OnLine:
-    return OnLine(held.enter_context(aggregated(daemon.socket)), prefix="stub-1__")
+    return OnLine(held.enter_context(aggregated(daemon.socket)), partial(tools_call, prefix="stub-1__"))
 
 
 def _control(held: ExitStack, daemon: Daemon) -> OnLine:
-    return OnLine(held.enter_context(control(daemon.socket)), "stub-1")
+    def call(tool: str) -> Mapping[str, object]:
+        params = {"server": "stub-1", "tool": tool, "arguments": {}, "raw": True}
+        return {"method": "mcpd/call", "params": params}
+
+    return OnLine(held.enter_context(control(daemon.socket)), call)
 
 
 def _bridge(held: ExitStack, daemon: Daemon) -> OnLine:
-    return OnLine(held.enter_context(bridged(daemon.environ, "stub-1")))
+    line, _ = held.enter_context(bridged(daemon.environ, "stub-1"))
+    return OnLine(line)
 
 
 def _http(era: str) -> Open:

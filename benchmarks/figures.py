@@ -49,6 +49,8 @@ class Way:
     route: Route
     pid: int = 0
     """The process between the client and the stub, whose CPU time is measured; 0 for none."""
+    second_pid: int = 0
+    """A second process between them, whose CPU time is added."""
     p50: list[float] = attrs.field(factory=list)
     p99: list[float] = attrs.field(factory=list)
     rate: list[float] = attrs.field(factory=list)
@@ -67,9 +69,12 @@ class Way:
         self.p99.append(taken[len(taken) * 99 // 100])
 
     def small_in_flight(self, calls: int) -> None:
-        before = cpu_time(self.pid)
+        before = self._cpu_time()
         self.rate.append(self.route.rate(calls, IN_FLIGHT))
-        self.cpu.append((cpu_time(self.pid) - before) / calls)
+        self.cpu.append((self._cpu_time() - before) / calls)
+
+    def _cpu_time(self) -> float:
+        return cpu_time(self.pid) + cpu_time(self.second_pid)
 
     def big_one_by_one(self, calls: int) -> None:
         self.big.append(statistics.median(self.route.latencies("big", calls)))
@@ -127,12 +132,10 @@ def milli(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table with aligned columns."""
-    cells = [["metric", "measured", "result", "limit", "met"], *(row.cells() for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(5)]
-    cells.insert(1, ["-" * width for width in widths])
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
+        for row in (head, ["-" * width for width in widths], *rows)
     )

@@ -11,11 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from benchmarks.load import LIMIT, Calls, Wrong
+from benchmarks.load import LIMIT, Calls, Wrong, tools_call
 from benchmarks.stub import MIB
 
 ROOT = Path(__file__).parent.parent
@@ -49,9 +50,18 @@ def stub(era: str, shape: str = "json") -> Iterator[int]:
 class Direct:
     """A client with minimal cost. It has one connection for each call in flight."""
 
-    def __init__(self, port: int, era: str, *, path: bytes = b"/mcp", session: bytes = b"") -> None:
+    def __init__(
+        self,
+        port: int,
+        era: str,
+        *,
+        path: bytes = b"/mcp",
+        session: bytes = b"",
+        calls: Callable[[str], Calls] | None = None,
+    ) -> None:
+        """`calls` makes requests of another kind than those of MCP, and checks their responses."""
         self._port = port
-        self._era = era
+        self._calls = calls or partial(_Calls, meta=META if era == "modern" else None)
         headers = HEADERS[era]
         self._head = (
             b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
@@ -65,7 +75,7 @@ class Direct:
 
     def latencies(self, tool: str, count: int) -> list[float]:
         """Make `count` calls on one connection, and return the seconds of each."""
-        calls = _Calls(tool, self._era)
+        calls = self._calls(tool)
         [connection] = self._connections(1)
         taken = []
         for _ in range(count):
@@ -79,7 +89,7 @@ class Direct:
 
     def rate(self, count: int, in_flight: int) -> float:
         """Make `count` calls over `in_flight` connections, and return the calls per second."""
-        calls = _Calls("echo", self._era)
+        calls = self._calls("echo")
         connections = self._connections(in_flight)
         by_number = {connection.fileno(): connection for connection in connections}
         with select.epoll() as poll:
@@ -102,7 +112,7 @@ class Direct:
     @contextmanager
     def batch(self, count: int) -> Iterator[None]:
         """Send `count` calls at once, each on its own connection, and read their answers after the block."""
-        calls = _Calls("echo", self._era)
+        calls = self._calls("echo")
         connections = self._connections(count)
         for connection in connections:
             connection.sendall(self._request(calls))
@@ -117,7 +127,7 @@ class Direct:
             self._open.append(connection)
         return self._open[:count]
 
-    def _request(self, calls: _Calls) -> bytes:
+    def _request(self, calls: Calls) -> bytes:
         body = calls.requests(1)[:-1]
         head = self._head
         if calls.tool != "echo":
@@ -126,12 +136,11 @@ class Direct:
 
 
 class _Calls(Calls):
-    def __init__(self, tool: str, era: str) -> None:
-        super().__init__(tool, meta=META if era == "modern" else None)
-        self.tool = tool
+    def __init__(self, tool: str, meta: Mapping[str, object] | None) -> None:
+        super().__init__(tool, partial(tools_call, meta=meta))
 
     def check(self, answer: bytes) -> None:
-        start, end = answer.find(b'{"jsonrpc"'), answer.rfind(b"}")
+        start, end = answer.find(b"{"), answer.rfind(b"}")
         if not answer.startswith(b"HTTP/1.1 200 ") or start < 0:
             raise Wrong(f"not the answer expected: {answer[:200]!r}")
         super().check(answer[start : end + 1])

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -71,31 +71,30 @@ class Line:
         return answer["result"]
 
 
+Request = Callable[[str], Mapping[str, object]]
+"""Makes the members of a request that calls a tool, without its ID."""
+
+
+def tools_call(
+    tool: str, *, prefix: str = "", meta: Mapping[str, object] | None = None
+) -> Mapping[str, object]:
+    """Return `tools/call` with this `_meta`.
+
+    `prefix` precedes the tool's name on a connection for several servers.
+    """
+    said = {} if meta is None else {"_meta": dict(meta)}
+    return {"method": "tools/call", "params": {**said, "name": prefix + tool, "arguments": {}}}
+
+
 class Calls:
     """Creates requests for one tool with ascending IDs, and checks the responses."""
 
-    def __init__(
-        self,
-        tool: str,
-        server: str | None = None,
-        meta: Mapping[str, object] | None = None,
-        *,
-        prefix: str = "",
-    ) -> None:
-        """Measure `mcpd/call` if a server is given, and otherwise `tools/call` with the given `_meta`.
-
-        `prefix` precedes the tool's name on a connection for several servers.
-        """
+    def __init__(self, tool: str, request: Request = tools_call) -> None:
         self.next_id = 1000
         self.waiting: set[int] = set()
+        self.tool = tool
         self.result = RESULTS[tool]
-        if server is None:
-            said = {} if meta is None else {"_meta": dict(meta)}
-            request = {"method": "tools/call", "params": {**said, "name": prefix + tool, "arguments": {}}}
-        else:
-            params = {"server": server, "tool": tool, "arguments": {}, "raw": True}
-            request = {"method": "mcpd/call", "params": params}
-        self._tail = json.dumps(request, separators=(",", ":")).encode()[1:] + b"\n"
+        self._tail = json.dumps(request(tool), separators=(",", ":")).encode()[1:] + b"\n"
         self._shape: tuple[bytes, bytes] | None = None
 
     def requests(self, count: int) -> bytes:
@@ -140,15 +139,14 @@ class Route(Protocol):
 
 
 class OnLine:
-    """Calls over a stream of lines: to the stub, or to `server` through the control API of the daemon."""
+    """Calls over a stream of lines."""
 
-    def __init__(self, line: Line, server: str | None = None, *, prefix: str = "") -> None:
+    def __init__(self, line: Line, request: Request = tools_call) -> None:
         self.line = line
-        self.server = server
-        self.prefix = prefix
+        self.request = request
 
     def latencies(self, tool: str, count: int) -> list[float]:
-        calls = Calls(tool, self.server, prefix=self.prefix)
+        calls = Calls(tool, self.request)
         taken = []
         for _ in range(count):
             request = calls.requests(1)
@@ -163,7 +161,7 @@ class OnLine:
         return taken
 
     def rate(self, count: int, in_flight: int) -> float:
-        calls = Calls("echo", self.server, prefix=self.prefix)
+        calls = Calls("echo", self.request)
         start = time.perf_counter()
         self.line.write(calls.requests(in_flight))
         sent, answered = in_flight, 0
@@ -182,7 +180,7 @@ class OnLine:
     @contextmanager
     def batch(self, count: int) -> Iterator[None]:
         """Send `count` calls at once, and read their answers after the block."""
-        calls = Calls("echo", self.server, prefix=self.prefix)
+        calls = Calls("echo", self.request)
         self.line.write(calls.requests(count))
         yield
         while calls.waiting:
@@ -190,31 +188,32 @@ class OnLine:
                 calls.check(answer)
 
 
-def direct() -> AbstractContextManager[Line]:
+def direct() -> AbstractContextManager[tuple[Line, int]]:
     """Start the stub as a child process and complete its handshake."""
-    return _child(STUB, None)
+    return child(STUB, None)
 
 
-def bridged(environ: Mapping[str, str], server: str) -> AbstractContextManager[Line]:
+def bridged(environ: Mapping[str, str], server: str) -> AbstractContextManager[tuple[Line, int]]:
     """Start `mcpctl bridge` for one server as a child process, as an editor does."""
     mcpctl = str(Path(sys.executable).with_name("mcpctl"))
-    return _child((mcpctl, "bridge", "--no-start", "--server", server), environ)
+    return child((mcpctl, "bridge", "--no-start", "--server", server), environ)
 
 
 @contextmanager
-def _child(command: Sequence[str], environ: Mapping[str, str] | None) -> Iterator[Line]:
+def child(command: Sequence[str], environ: Mapping[str, str] | None) -> Iterator[tuple[Line, int]]:
+    """Start an MCP server as a child process and complete its handshake. Return its process ID too."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environ
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        line = Line(child.stdout.fileno(), child.stdin.fileno())
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = Line(process.stdout.fileno(), process.stdin.fileno())
         line.shake_hands()
         try:
-            yield line
+            yield line, process.pid
         finally:
-            child.stdin.close()
-            child.wait(LIMIT)
+            process.stdin.close()
+            process.wait(LIMIT)
 
 
 @contextmanager

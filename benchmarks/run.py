@@ -34,7 +34,7 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {
     "cost": cost.cost,
 }
 """The parts of a run. Each takes the number of rounds."""
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+HEAD = ("metric", "measured", "result", "limit", "met")
 
 
 def machine() -> str:
@@ -52,12 +52,18 @@ def machine() -> str:
     return f"{today}, {model}, {os.cpu_count()} cores, {system}"
 
 
-def write(text: str) -> None:
-    """Replace the table between the markers in RESULTS.md."""
-    old = RESULTS.read_text() if RESULTS.exists() else f"# Benchmark results\n\n{BEGIN}\n{END}\n"
-    before, _, rest = old.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    RESULTS.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+def write(name: str, text: str) -> None:
+    """Replace the text between the markers of this name in RESULTS.md."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, rest = RESULTS.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    RESULTS.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def handle_signals() -> None:
+    """Let an alarm end the run as invalid, and let SIGTERM end it through every `finally`."""
+    signal.signal(signal.SIGALRM, _overdue)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def _overdue(*_: object) -> None:
@@ -71,8 +77,7 @@ def main() -> int:
     flags.add_argument("--only", choices=PARTS, help="run one part")
     given = flags.parse_args()
     rows: list[Row] = []
-    signal.signal(signal.SIGALRM, _overdue)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`
+    handle_signals()
     try:
         for name, measure in PARTS.items():
             if given.only in (None, name):
@@ -80,10 +85,10 @@ def main() -> int:
     except Wrong as error:
         print(f"the benchmark is invalid: {error}", file=sys.stderr)
         return 2
-    text = f"{machine()}\n\n{table(rows)}"
+    text = f"{machine()}\n\n{table(HEAD, [row.cells() for row in rows])}"
     print(text)
     if given.write:
-        write(text)
+        write("figures", text)
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -6,6 +6,7 @@ import signal
 import statistics
 import time
 from contextlib import ExitStack
+from functools import partial
 
 from benchmarks.daemon import Daemon, on_pipes, running
 from benchmarks.figures import (
@@ -19,7 +20,7 @@ from benchmarks.figures import (
     pair,
     ratio,
 )
-from benchmarks.load import OnLine, aggregated, attached
+from benchmarks.load import OnLine, aggregated, attached, tools_call
 
 FEW, MANY = 20, 200
 """Servers with which the memory is measured."""
@@ -61,7 +62,7 @@ def _calls(rounds: int) -> list[Row]:
         daemon = held.enter_context(running(on_pipes(MANY)))
         one = Way("attached", OnLine(held.enter_context(attached(daemon.socket, "stub-1"))), daemon.pid)
         line = held.enter_context(aggregated(daemon.socket))
-        every = Way("aggregate", OnLine(line, prefix="stub-1__"), daemon.pid)
+        every = Way("aggregate", OnLine(line, partial(tools_call, prefix="stub-1__")), daemon.pid)
         in_turns((one, every), rounds, calls=CALLS, flood=FLOOD)
     name = f"one of {MANY} servers, all vs. one attached"
     return [

@@ -22,9 +22,9 @@ PIPE = 1 << 16
 """The capacity of a pipe. Larger reads cost more and return no more data."""
 TEXTS = {"echo": (b"pong", 1), "big": (b"x", MIB), "huge": (b"x", 16 * MIB)}
 """For each tool the text of its result, as a text and how often it is repeated."""
-HELLO = (
-    b'{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"1"}}'
-)
+HELLO = b'{"protocolVersion":"%b","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"1"}}'
+_OLDER = b"2025-06-18", b"2025-03-26"
+"""Revisions that the stub accepts from a client that asks for them, as most servers do."""
 _IDENTITY = b'"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"stub","version":"1"}}}'
 COMPLETE = b',"resultType":"complete",' + _IDENTITY
 """The end of results of revision 2026-07-28, in the order in which the official Python SDK writes it."""
@@ -69,7 +69,7 @@ class Stub:
             hints = b"" if self._legacy else b',"ttlMs":60000,"cacheScope":"private"'
             answer = self._tools + hints + end
         elif b'"initialize"' in line:
-            answer = HELLO
+            answer = HELLO % next((each for each in _OLDER if each in line), b"2025-11-25")
         elif b'"ping"' in line:
             answer = b"{}"
         elif b'"server/discover"' in line and not self._legacy:

@@ -36,10 +36,10 @@ def _usual(rounds: int) -> list[Row]:
     with ExitStack() as held:
         daemon = held.enter_context(running(on_pipes(1)))
         relay, relay_pid = held.enter_context(floor())
-        bare = Way("direct", OnLine(held.enter_context(direct())))
+        bare = Way("direct", OnLine(held.enter_context(direct())[0]))
         lowest = Way("floor", OnLine(relay), relay_pid)
         plain = Way("unix", OnLine(held.enter_context(attached(daemon.socket, "stub-1"))), daemon.pid)
-        bridge = Way("bridge", OnLine(held.enter_context(bridged(daemon.environ, "stub-1"))))
+        bridge = Way("bridge", OnLine(held.enter_context(bridged(daemon.environ, "stub-1"))[0]))
         in_turns((lowest, plain, bridge), rounds, calls=CALLS, flood=FLOOD)
         in_turns((bare, plain), rounds, big=BIG_CALLS, huge=HUGE_CALLS)
     return [
