@@ -153,11 +153,19 @@ def change_servers(
     return code
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10")
+@click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10\n  mcpctl wait --for settled")
 @click.argument("servers", metavar="[SERVER...]", nargs=-1, shell_complete=server_names)
+@click.option(
+    "--for",
+    "goal",
+    type=click.Choice(["connected", "settled"]),
+    default="connected",
+    show_default=True,
+    help="What to wait for. Settled: no connection attempt is in progress.",
+)
 @seconds_option("--timeout", 60.0, "Give up after this time and exit with 7.")
 @click.pass_obj
-def wait(cli: CliContext, servers: tuple[str, ...], timeout: float) -> int:
+def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -> int:
     """Wait until servers are connected.
 
     Without SERVER, waits for all enabled servers. Shows each server as soon as its state is known. Exits when
@@ -171,10 +179,12 @@ def wait(cli: CliContext, servers: tuple[str, ...], timeout: float) -> int:
         found = [status for status in listed if status["status"] not in ("disabled", "idle")]
 
     def is_settled(status: ServerStatus) -> bool:
+        if goal == "settled":
+            return status["status"] != "pending"
         return status["status"] == "connected" or _is_blocked(status)
 
     statuses = wait_for_each(cli, found, is_settled, timeout=timeout)
-    if blocked := [status for status in statuses if _is_blocked(status)]:
+    if goal == "connected" and (blocked := [status for status in statuses if _is_blocked(status)]):
         raise _blocking_error(cli, blocked, statuses)
     print_json(cli, statuses)
     unreliable = {each["name"]: each.get("degraded") for each in statuses if each["status"] == "connected"}

@@ -91,7 +91,7 @@ class TakeOver:
         if server is None:
             return "mcpd does not have it, or it differs there (see mcpctl import --dry-run)"
         if not definition_view.is_enabled(active.servers[server]):
-            return "it is disabled in mcpd"
+            return f"it is disabled in mcpd (mcpctl enable {server})"
         return f"{self.what} does not include it"
 
     def _enabled(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
@@ -127,18 +127,20 @@ class TakeOver:
         return {each["name"]: self._reason(each) for each in listed}
 
     def _reason(self, status: ServerStatus) -> str:
-        """Return why mcpd cannot serve a server in this state; empty if it can."""
-        state, failure = status["status"], status.get("last_error")
+        """Return why mcpd cannot serve a server in this state, with the next step; empty if it can."""
+        name, state, failure = status["name"], status["status"], status.get("last_error")
         if state in READY:
             return ""
         if state == "needs-auth":
-            definition = self.visible.get(status["name"], {})
-            return "it needs a login in mcpd" if needs_login(definition) else "it rejects mcpd's credentials"
+            if needs_login(self.visible.get(name, {})):
+                return f"it needs a login in mcpd (mcpctl login {name})"
+            return f"it rejects mcpd's credentials (mcpctl why {name})"
         if state == "pending":
             return "it is still starting in mcpd"
         if state == "disabled":
-            return "it is disabled in mcpd"
-        return f"it has failed in mcpd: {failure_summary(failure) if failure else status.get('reason', '')}"
+            return f"it is disabled in mcpd (mcpctl enable {name})"
+        cause = failure_summary(failure) if failure else status.get("reason", "")
+        return f"it has failed in mcpd: {cause} (mcpctl why {name})"
 
 
 def _is_settled(status: ServerStatus) -> bool:

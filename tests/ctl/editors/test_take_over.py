@@ -48,8 +48,8 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
     assert entries(cursor) == ["hub", "ghost", "slow", "fresh", "mcpd"]
     for line in (
         "  good: removed until mcpctl uninstall (provided by mcpd)",
-        "  hub: left on, because it needs a login in mcpd",
-        "  ghost: left on, because it has failed in mcpd: exited (1): no database",
+        "  hub: left on, because it needs a login in mcpd (mcpctl login hub)",
+        "  ghost: left on, because it has failed in mcpd: exited (1): no database (mcpctl why ghost)",
         "  slow: left on, because it is still starting in mcpd",
         "  fresh: left on, because mcpd has not loaded it",
     ):
