@@ -62,7 +62,7 @@ LINES = {
     "mcpd/model": 3_794,
     "mcpd/privacy": 486,
     "mcpd/process": 1_067,
-    "mcpd/protocol": 2_276,
+    "mcpd/protocol": 2_277,
     "mcpd/state": 1_326,
     "mcpd/supervision": 3_866,
     "mcpd/transports": 4_590,

@@ -207,40 +207,41 @@ def result_type(result: Raw) -> str:
         return shorten(bytes(kind), 40)
 
 
+_MAX_END = 1024
+"""Bytes at the end of a result in which the members that its revision added are looked for."""
+
+
 def _cut_envelope(result: Raw, head: _Head) -> bytes | None:
     """Return a result without the members that its revision added; all other bytes are kept.
 
     Return None if something of `_meta` must be kept, or if these members are elsewhere than at the beginning
     or the end, where servers put them.
     """
-    kind, meta = bytes(head.kind), bytes(head.meta)
-    if head.ttl is not ABSENT or head.scope is not ABSENT:
+    if head.ttl is not ABSENT or head.scope is not ABSENT or len(head.meta) > _MAX_END:
         return None
+    kind, meta = bytes(head.kind), bytes(head.meta)
+    if meta and not _is_reserved(meta):
+        return None
+    # Whole members before the last brace are at the top level.
+    kind, meta = kind and b',"resultType":' + kind, meta and b',"_meta":' + meta
     view = memoryview(result)
-    first, last = 1, len(view) - 1
-    added = [b',"resultType":' + kind] if kind else []
-    if meta:
-        try:
-            for name in _decode_names(meta):
-                if not name.startswith(RESERVED_PREFIX):
-                    return None
-        except DECODE_ERRORS:
-            return None
-        added.append(b',"_meta":' + meta)
-    while added:
-        for member in added:
-            # Whole members before the last brace are at the top level.
-            if view[last - len(member) : last] == member:
-                last -= len(member)
-                added.remove(member)
-                break
-        else:
-            beginning = b'{"resultType":%b,' % kind
-            if len(added) > 1 or view[: len(beginning)] != beginning:
-                return None
-            first = len(beginning)
-            break
-    return b"".join((b"{", view[first:last], b"}"))
+    end = bytes(view[-_MAX_END:])
+    for added in (kind + meta + b"}", meta + kind + b"}"):
+        if end.endswith(added):
+            return b"".join((view[: -len(added)], b"}"))
+    beginning = b"{" + kind[1:] + b","
+    if end.endswith(meta + b"}") and bytes(view[: len(beginning)]) == beginning:
+        return b"".join((b"{", view[len(beginning) : -len(meta) - 1], b"}"))
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _is_reserved(meta: bytes) -> bool:
+    """Return whether all members of a `_meta` are reserved. Cached, because servers repeat themselves."""
+    try:
+        return all(name.startswith(RESERVED_PREFIX) for name in _decode_names(meta))
+    except DECODE_ERRORS:
+        return False
 
 
 @functools.lru_cache(maxsize=16)
