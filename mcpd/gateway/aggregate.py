@@ -63,21 +63,22 @@ class AggregateServer:
         """The scope of clients of the control API that use the profile."""
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
         self.label = f"*{profile.name}"
-        self._indexed_changes = -1
-        """`Supervisor.changes` when the index was last checked: a call must not look at every server."""
-        self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
-        self._indexed_specs: list[ServerSpec] = []
-        self._indexed_style = self.announced_style = self.style
+        self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
-        self._cached_index = _EMPTY
-        self._preparing = trio.Lock()
+        self.lists = MergedLists(core, self, None if for_all_clients is None else for_all_clients.lists)
 
     def use_profile(self, profile: Profile) -> None:
         """Select by a changed definition of the profile from now on."""
         self.profile = self.scope.profile = self.control_scope.profile = profile
         if self._for_legacy_clients is not None:
             self._for_legacy_clients.profile = profile
-        self.release_index()
+        self.release_lists()
+
+    def release_lists(self) -> None:
+        """Release the lists, which may be those of servers that are gone. They are merged again on use."""
+        self.lists.release()
+        if self._for_legacy_clients is not None:
+            self._for_legacy_clients.lists.release()
 
     def servers(self) -> Sequence[ManagedServer]:
         return [
@@ -96,7 +97,7 @@ class AggregateServer:
 
     def selects(self, server: ManagedServer, kind: ItemKind, name: str) -> bool:
         """Return whether the profile selects an item of a server, which does not have to exist."""
-        return self.covers(server) and (kind != "tool" or self._includes_tool(server.spec.name, name))
+        return self.covers(server) and (kind != "tool" or self.includes_tool(server.spec.name, name))
 
     def require(self, server: ManagedServer, tool: str = "") -> None:
         """Raise UnknownServer or UnknownTool unless the profile selects the server, and its tool if given."""
@@ -108,16 +109,16 @@ class AggregateServer:
             raise UnknownTool(text, server=name)
 
     def entries(self, member: str) -> Sequence[bytes]:
-        return self._index().entries.get(member, ())
+        return self.lists.index().entries.get(member, ())
 
     def owners(self, member: str) -> Sequence[tuple[str, str]]:
-        return self._index().owners.get(member, ())
+        return self.lists.index().owners.get(member, ())
 
     def route(self, method: str, params: bytes) -> Target:
         if method == "tools/call":
             # A tool that was called before is found without parsing the params.
             end = params.find(b'"', 9) + 1  # usually the name is the first member
-            known = self._index().known_calls.get(params[:end])
+            known = self.lists.index().known_calls.get(params[:end])
             if known is not None and is_name_unique(params):
                 name, own, first = known
                 owner = self._core.supervisor.get(name)
@@ -137,7 +138,7 @@ class AggregateServer:
 
     def _route_by_name(self, method: str, members: dict[str, Raw]) -> Target:
         """Route a tool or prompt by its public name."""
-        name, index = wire.string(members, "name"), self._index()
+        name, index = wire.string(members, "name"), self.lists.index()
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name, index)
         if method == "tools/call" and server.catalog is not None:
             index.known_calls[_name_member(name)] = server.spec.name, own, _name_member(own)
@@ -165,7 +166,7 @@ class AggregateServer:
             if not self.covers(server):
                 continue
             own = own_name(self.style, server.spec.name, name)
-            is_included = member == "prompts" or self._includes_tool(server.spec.name, own)
+            is_included = member == "prompts" or self.includes_tool(server.spec.name, own)
             if own == LOGIN_TOOL and member == "tools" and is_included and may_offer_login(server.spec):
                 return server.spec.name, own  # it was listed until somebody logged in
             is_absent = server.catalog is None and server.upstream is None
@@ -186,21 +187,18 @@ class AggregateServer:
     def _route_completion(self, members: dict[str, Raw]) -> Target:
         ref = wire.members(members.get("ref", Raw(b"{}")))
         if wire.string(ref, "type") == "ref/prompt":
-            server, own = self._owner_of("prompts", wire.string(ref, "name"), self._index())
+            server, own = self._owner_of("prompts", wire.string(ref, "name"), self.lists.index())
             ref["name"] = Raw(msgspec.json.encode(own))
         else:
             uri = wire.string(ref, "uri")
-            server, own = self._template_owner(uri) or self.resource(uri)
+            known = self.lists.index().template_owners.get(uri)
+            server, own = (self._core.supervisor.get(known[0]), known[1]) if known else self.resource(uri)
             ref["uri"] = Raw(msgspec.json.encode(own))
         return Target(server=server, params=msgspec.json.encode({**members, "ref": ref}))
 
-    def _template_owner(self, template: str) -> tuple[ManagedServer, str] | None:
-        owned = self._index().template_owners.get(template)
-        return None if owned is None else (self._core.supervisor.get(owned[0]), owned[1])
-
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Find the owner by lists, then templates, then servers with similar URIs. Raises UnknownResource."""
-        index, supervisor = self._index(), self._core.supervisor
+        index, supervisor = self.lists.index(), self._core.supervisor
         if (known := index.resources.get(uri)) is not None:
             return supervisor.get(known[0]), known[1]
         name, own = split_alias(uri)
@@ -251,71 +249,16 @@ class AggregateServer:
         """The naming style in effect now."""
         return self.profile.style or self._core.config.loaded.settings.client_tool_names
 
-    def release_index(self) -> None:
-        """Release the lists, which may be those of servers that are gone. They are merged again on use."""
-        self._indexed_changes, self._cached_index = -1, _EMPTY
-        self._indexed_catalogs, self._indexed_specs = [], []
-        if self._for_legacy_clients is not None:
-            self._for_legacy_clients.release_index()
-
     @property
     def must_prepare(self) -> bool:
         """See `View.must_prepare`."""
-        if not self._is_outdated():
-            return False
-        return is_large(catalog for _, catalog in self._catalogs() if catalog is not None)
+        return self.lists.must_prepare
 
     async def prepare(self) -> None:
-        """See `View.prepare`. Gives up if the lists change again and again."""
-        async with self._preparing:
-            for _ in range(_MAX_PREPARATIONS):
-                if not self.must_prepare:
-                    break
-                await in_turns(self._rebuild_index())
+        """See `View.prepare`."""
+        await self.lists.prepare()
 
-    def _index(self) -> AggregateIndex:
-        if self._is_outdated():
-            run_steps(self._rebuild_index())
-        return self._cached_index
-
-    def _is_outdated(self) -> bool:
-        """Return whether the index differs from the lists."""
-        changes, style = self._core.supervisor.changes, self.style
-        if changes == self._indexed_changes and style is self._indexed_style:
-            return False
-        if style is not self._indexed_style or self._definitions() != self._indexed_specs:
-            return True
-        if not _same_catalogs(self._catalogs(), self._indexed_catalogs):
-            return True
-        self._indexed_changes = changes
-        return False
-
-    def _rebuild_index(self) -> Steps[None]:
-        """Build the index of the lists as they are now, and then use it."""
-        changes, style = self._core.supervisor.changes, self.style
-        catalogs, specs, other = self._catalogs(), self._definitions(), self._for_all_clients
-        if other is not None and _same_catalogs(catalogs, other._catalogs()):
-            if other._is_outdated():
-                yield from other._rebuild_index()
-            index = other._cached_index
-        else:
-            index = yield from build_index(
-                style, [(n, c) for n, c in catalogs if c is not None], self._includes_tool
-            )
-        self._indexed_changes, self._indexed_style = changes, style
-        self._indexed_catalogs, self._indexed_specs = catalogs, specs
-        self._cached_index = index
-
-    def _catalogs(self) -> list[tuple[str, Catalog | None]]:
-        if self._for_all_clients is None:
-            return [(each.spec.name, each.catalog or login_catalog(each)) for each in self.servers()]
-        return [(each.spec.name, catalog_for_legacy(each) or login_catalog(each)) for each in self.servers()]
-
-    def _definitions(self) -> list[ServerSpec]:
-        """Return what the tags of the profile are compared with; nothing if it has none."""
-        return [] if self.profile.tags is None else [server.spec for server in self.servers()]
-
-    def _includes_tool(self, server: str, tool: str) -> bool:
+    def includes_tool(self, server: str, tool: str) -> bool:
         include, exclude = self.profile.include_tools, self.profile.exclude_tools
         names = (tool, f"{tool}@{server}")
         if include is not None and not _any_matches(names, include):
@@ -325,6 +268,83 @@ class AggregateServer:
             if found is None or not _any_matches(tags_of_tool(found.spec, tool), self.profile.tags):
                 return False
         return not _any_matches(names, exclude)
+
+
+class MergedLists:
+    """The lists of the servers of a view, merged, and merged again when one of them has changed."""
+
+    def __init__(self, core: Operations, view: AggregateServer, for_all_clients: MergedLists | None) -> None:
+        """`for_all_clients`: those of the view of which this is the one for legacy clients."""
+        self._core = core
+        self._view = view
+        self._for_all_clients = for_all_clients
+        self._indexed_changes = -1
+        """`Supervisor.changes` when the index was last checked: a call must not look at every server."""
+        self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
+        self._indexed_specs: list[ServerSpec] = []
+        self._indexed_style = view.style
+        self._index = _EMPTY
+        self._preparing = trio.Lock()
+
+    def release(self) -> None:
+        self._indexed_changes, self._index = -1, _EMPTY
+        self._indexed_catalogs, self._indexed_specs = [], []
+
+    @property
+    def must_prepare(self) -> bool:
+        if not self._is_outdated():
+            return False
+        return is_large(catalog for _, catalog in self._catalogs() if catalog is not None)
+
+    async def prepare(self) -> None:
+        """Merge long lists in several turns. Gives up if the lists change again and again."""
+        async with self._preparing:
+            for _ in range(_MAX_PREPARATIONS):
+                if not self.must_prepare:
+                    break
+                await in_turns(self._rebuild())
+
+    def index(self) -> AggregateIndex:
+        if self._is_outdated():
+            run_steps(self._rebuild())
+        return self._index
+
+    def _is_outdated(self) -> bool:
+        """Return whether the index differs from the lists."""
+        changes, style = self._core.supervisor.changes, self._view.style
+        if changes == self._indexed_changes and style is self._indexed_style:
+            return False
+        if style is not self._indexed_style or self._definitions() != self._indexed_specs:
+            return True
+        if not _same_catalogs(self._catalogs(), self._indexed_catalogs):
+            return True
+        self._indexed_changes = changes
+        return False
+
+    def _rebuild(self) -> Steps[None]:
+        """Build the index of the lists as they are now, and then use it."""
+        changes, style = self._core.supervisor.changes, self._view.style
+        catalogs, specs, other = self._catalogs(), self._definitions(), self._for_all_clients
+        if other is not None and _same_catalogs(catalogs, other._catalogs()):
+            if other._is_outdated():
+                yield from other._rebuild()
+            index = other._index
+        else:
+            known = [(name, catalog) for name, catalog in catalogs if catalog is not None]
+            index = yield from build_index(style, known, self._view.includes_tool)
+        self._indexed_changes, self._indexed_style = changes, style
+        self._indexed_catalogs, self._indexed_specs = catalogs, specs
+        self._index = index
+
+    def _catalogs(self) -> list[tuple[str, Catalog | None]]:
+        servers = self._view.servers()
+        if self._for_all_clients is None:
+            return [(each.spec.name, each.catalog or login_catalog(each)) for each in servers]
+        return [(each.spec.name, catalog_for_legacy(each) or login_catalog(each)) for each in servers]
+
+    def _definitions(self) -> list[ServerSpec]:
+        """Return what the tags of the profile are compared with; nothing if it has none."""
+        return [] if self._view.profile.tags is None else [server.spec for server in self._view.servers()]
 
 
 def _name_member(name: str) -> bytes:

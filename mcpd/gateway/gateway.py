@@ -262,7 +262,7 @@ class Gateway:
         elif event.kind is EventKind.REMOVED:
             self._synced_servers.pop(event.server, None)
             for view in self._aggregates.values():
-                view.release_index()
+                view.release_lists()
             self.list_changes.on_removed(event.server)
         elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:
             self._on_status(server, event.status.status)

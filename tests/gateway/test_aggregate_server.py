@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.gateway import aggregate as aggregate_server
-from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.aggregate import AggregateServer, MergedLists
 from mcpd.io import turns
 from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
 from mcpd.model.policy import Profile
@@ -282,7 +282,7 @@ async def test_index_of_long_lists_is_built_in_several_turns(
         nursery.start_soon(change)
         began = trio.current_time()
     assert trio.current_time() - began > 30 * turns.REST
-    monkeypatch.setattr(AggregateServer, "_rebuild_index", None)
+    monkeypatch.setattr(MergedLists, "_rebuild", None)
     for lists_of in (view.for_legacy_clients(), view):
         assert not lists_of.must_prepare
         assert names(lists_of)[1199:1201] == ["one__new1199", "two__echo"]
