@@ -483,7 +483,7 @@ class _Daemon:
                 processes.reap_orphans(self._own_children())
 
     def _all_servers(self) -> list[ManagedServer]:
-        return [*self._supervisor.servers(), *self._supervisor.instances()]
+        return self._supervisor.everything()
 
     def _own_children(self) -> set[int]:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}

@@ -113,7 +113,7 @@ class Operations:
         """Return the status of the daemon and all servers. `approvals`: how many calls wait for one."""
         servers = tuple(
             server.status()
-            for server in (*self.supervisor.servers(), *self.supervisor.instances())
+            for server in self.supervisor.everything()
             if not isinstance(server, LegacyCompanion)
         )
         return DaemonStatus(servers=servers, config=self.config.status(), daemon=self.daemon_info(approvals))
@@ -201,7 +201,7 @@ class Operations:
         """Drop the cached results of one server or of all. Return how many. Raises UnknownServer."""
         if server is not None:
             self.supervisor.get(server)
-        every = (*self.supervisor.servers(), *self.supervisor.instances())
+        every = self.supervisor.everything()
         return sum(
             each.results.clear()
             for each in every
@@ -295,7 +295,7 @@ class Operations:
     def close_all(self) -> None:
         """Close all connections because the daemon stops. Current and later callers get NotReady."""
         self.is_stopping = self._is_closed = True
-        for server in (*self.supervisor.servers(), *self.supervisor.instances()):
+        for server in self.supervisor.everything():
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)
         self.supervisor.stop_all(_STOPPING)

@@ -71,7 +71,7 @@ class LoginServers(Protocol):
     def servers(self) -> Sequence[LoginServer]:
         """Return the configured servers."""
 
-    def instances(self) -> Sequence[LoginServer]:
+    def everything(self) -> Sequence[LoginServer]:
         """Return those that serve some clients only."""
 
 
@@ -104,7 +104,7 @@ class LoginUsers:
     def servers(self, names: Iterable[str]) -> list[LoginServer]:
         """Return the servers with these names, and their dedicated instances."""
         wanted = set(names)
-        servers = (*self._servers.servers(), *self._servers.instances())
+        servers = self._servers.everything()
         return [server for server in servers if server.spec.name in wanted]
 
     def reconnect(self, names: Iterable[str]) -> None:

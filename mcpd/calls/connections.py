@@ -56,11 +56,11 @@ class LegacyCompanions:
             if isinstance(companion, LegacyCompanion):
                 self._stop(companion, "it is no longer needed")
             return server
-        if companion is None or self._operations.supervisor.is_ending(companion):
+        if companion is None or self._operations.supervisor.instances.is_ending(companion):
             if not may_open:
                 return server
             try:
-                companion = self._operations.supervisor.start_companion(server)
+                companion = self._operations.supervisor.instances.start_companion(server)
             except NotReady:  # it stops
                 return server
             self._users = {each: users for each, users in self._users.items() if not each.is_closed}
@@ -128,7 +128,7 @@ class LegacyCompanions:
     def _stop(self, companion: LegacyCompanion, reason: str) -> None:
         for client in self._users.pop(companion, ()):
             companion.interests.forget(client)
-        self._operations.supervisor.stop_instance(companion, reason)
+        self._operations.supervisor.instances.stop(companion, reason)
 
     # ── its clients ─────────────────────────────────────────────────────────────────────────────────
 

@@ -148,7 +148,7 @@ class RouteTable:
             if self._operations.is_stopping:  # asked here, and not for every call: see `forget`
                 raise self._operations.not_ready_error(server)
             self._settings = settings
-            for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
+            for each in self._operations.supervisor.everything():
                 each.list_attachments.pop(ROUTES, None)
         routes = server.list_attachments.get(ROUTES) or _NO_ROUTES
         if tool or method != "tools/call":

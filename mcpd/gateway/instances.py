@@ -73,7 +73,7 @@ class DedicatedServers:
                 return server
         key = (server.spec.name, owner)
         found = self._instances.get(key)
-        if found is None or self._core.supervisor.is_ending(found.server):
+        if found is None or self._core.supervisor.instances.is_ending(found.server):
             own_only = owner is session and session.context.prefers_legacy
             found = self._instances[key] = self._start(server, owner, prefers_legacy=own_only)
         _add_user(found, session)
@@ -115,18 +115,18 @@ class DedicatedServers:
             spec = attrs.evolve(spec, era="legacy-first")  # the era that its client would use directly
         if isinstance(spec, StdioSpec) and isinstance(owner, str) and spec.cwd is None:
             spec = attrs.evolve(spec, cwd=owner)
-        return _Instance(self._core.supervisor.start_instance(server.original or server, spec))
+        return _Instance(self._core.supervisor.instances.start(server.original or server, spec))
 
     def _name_for(self, server: ManagedServer) -> str:
         """Reuse free numbers: each name has a log file, and clients come and go while the daemon runs."""
-        used_names = {instance.spec.name for instance in self._core.supervisor.instances()}
+        used_names = {instance.spec.name for instance in self._core.supervisor.instances.servers()}
         names = (f"{server.spec.name}~{number}" for number in itertools.count(1))
         return next(name for name in names if name not in used_names)
 
     def _end(self, key: _Key, instance: _Instance, reason: str) -> None:
         if self._instances.get(key) is instance:
             del self._instances[key]
-        self._core.supervisor.stop_instance(instance.server, reason)
+        self._core.supervisor.instances.stop(instance.server, reason)
 
 
 def _add_user(instance: _Instance, session: ServerUser) -> None:

@@ -30,6 +30,7 @@ _AT_ONCE = 16
 _RERUN_DELAY = 1.0
 """Seconds before a server whose task raised is run again, so that a repeating bug does not spin."""
 
+_REPLACED = "it was removed, or its definition changed"
 _RESUME_PROBE_SPREAD = 2.0
 """Seconds over which the health checks after a suspend are spread."""
 
@@ -59,6 +60,91 @@ class _RunningServer(msgspec.Struct, eq=False):
             self.ended.set()
 
 
+class Instances:
+    """The dedicated instances and companions of the servers in `of`: each serves some clients only."""
+
+    def __init__(self, context: SupervisorContext, of: Mapping[str, _RunningServer]) -> None:
+        self._context = context
+        self._of = of
+        self._running: dict[ManagedServer, _RunningServer] = {}
+        self._nursery: trio.Nursery | None = None
+        self._clients: ServerClients = NoClients()
+
+    def start_in(self, nursery: trio.Nursery, clients: ServerClients) -> None:
+        """Run all instances that are started from now on in `nursery`, for these clients."""
+        self._nursery, self._clients = nursery, clients
+
+    def servers(self) -> list[ManagedServer]:
+        return list(self._running)
+
+    def running(self) -> list[_RunningServer]:
+        return list(self._running.values())
+
+    def start(self, of: ManagedServer, spec: ServerSpec) -> ManagedServer:
+        """Start a dedicated instance of `of` under the name of `spec`; it ends with `of` at the latest.
+
+        Raises NotReady while `of` is stopping, because its definition is outdated then.
+        """
+        self._require_running(of)
+        server = ManagedServer(spec, self._context, of, self._clients)
+        self._start(server)
+        return server
+
+    def start_companion(self, of: ManagedServer) -> LegacyCompanion:
+        """Open the second connection of `of`. Raises NotReady like `start`."""
+        self._require_running(of)
+        server = of.companion = LegacyCompanion(of, self._context, self._clients)
+        self._start(server)
+        return server
+
+    def _require_running(self, server: ManagedServer) -> None:
+        life = self._of.get(server.spec.name)
+        if life is None or life.server is not server or life.scope.cancel_called:
+            raise server.not_ready()
+
+    def _start(self, server: ManagedServer) -> None:
+        life = self._running[server] = _RunningServer(server)
+        assert self._nursery is not None, "the supervisor runs"
+        self._nursery.start_soon(self._run, life, name=f"server {server.label}")
+
+    async def _run(self, life: _RunningServer) -> None:
+        try:
+            await life.run()
+        finally:
+            server = life.server
+            del self._running[server]
+            if not isinstance(server, LegacyCompanion):
+                cause = "the process for some of the clients has ended"
+                announce_removal(self._context, server.spec.name, cause)
+            elif server.original.companion is server:
+                server.original.companion = None
+                server.original.publish_status()
+
+    def stop(self, server: ManagedServer, reason: str) -> None:
+        """Stop an instance or companion soon and fail its pending requests with `reason`. Synchronous."""
+        life = self._running.get(server)
+        if life is not None:
+            if server.upstream is not None:
+                server.upstream.link.close(reason)
+            life.scope.cancel(reason=reason)
+
+    def stop_those_of(self, server: ManagedServer) -> None:
+        """Stop all instances of a server that is stopping."""
+        for life in self._running.values():
+            if life.server.original is server:
+                life.scope.cancel(reason=_REPLACED)
+
+    def is_ending(self, instance: ManagedServer) -> bool:
+        """Return whether an instance or companion has ended or is stopping: nothing can be sent to it."""
+        life = self._running.get(instance)
+        return life is None or life.scope.cancel_called
+
+
+def announce_removal(context: SupervisorContext, name: str, cause: str, by: str = "") -> None:
+    at = rfc3339(time.time())
+    context.announce(Event(kind=EventKind.REMOVED, at=at, server=name, message=cause, by=by))
+
+
 class Supervisor:
     """Reconciles the running servers with the desired set.
 
@@ -73,9 +159,8 @@ class Supervisor:
         """Removed server → who removed it, from then until it has ended."""
         self._applied: AsyncValue[int] = AsyncValue(0)
         self._running: dict[str, _RunningServer] = {}
-        self._instances: dict[ManagedServer, _RunningServer] = {}
-        self._nursery: trio.Nursery | None = None
         self._clients: ServerClients = NoClients()
+        self.instances = Instances(context, self._running)
 
     @property
     def changes(self) -> int:
@@ -147,7 +232,7 @@ class Supervisor:
         Do not use an instance's tools through this: it belongs to its clients.
         """
         if name not in self._running:
-            for instance in self._instances:
+            for instance in self.instances.servers():
                 if instance.spec.name == name:
                     return instance
         return self.get(name)
@@ -158,65 +243,9 @@ class Supervisor:
         lives = sorted(self._running.items(), key=lambda item: order.get(item[0], len(order)))
         return [life.server for _, life in lives]
 
-    def instances(self) -> list[ManagedServer]:
-        """Return the dedicated instances and companions, each of which serves some clients only."""
-        return list(self._instances)
-
-    def start_instance(self, of: ManagedServer, spec: ServerSpec) -> ManagedServer:
-        """Start a dedicated instance of `of` under the name of `spec`; it ends with `of` at the latest.
-
-        Raises NotReady while `of` is stopping, because its definition is outdated then.
-        """
-        self._require_running(of)
-        server = ManagedServer(spec, self._context, of, self._clients)
-        self._start_instance(server)
-        return server
-
-    def start_companion(self, of: ManagedServer) -> LegacyCompanion:
-        """Open the second connection of `of`. Raises NotReady like `start_instance`."""
-        self._require_running(of)
-        server = of.companion = LegacyCompanion(of, self._context, self._clients)
-        self._start_instance(server)
-        return server
-
-    def _require_running(self, server: ManagedServer) -> None:
-        life = self._running.get(server.spec.name)
-        if life is None or life.server is not server or life.scope.cancel_called:
-            raise server.not_ready()
-
-    def _start_instance(self, server: ManagedServer) -> None:
-        life = self._instances[server] = _RunningServer(server)
-        assert self._nursery is not None, "the supervisor runs"
-        self._nursery.start_soon(self._run_instance, life, name=f"server {server.label}")
-
-    def stop_instance(self, server: ManagedServer, reason: str) -> None:
-        """Stop an instance or companion soon and fail its pending requests with `reason`. Synchronous."""
-        life = self._instances.get(server)
-        if life is not None:
-            if server.upstream is not None:
-                server.upstream.link.close(reason)
-            life.scope.cancel(reason=reason)
-
-    def is_ending(self, instance: ManagedServer) -> bool:
-        """Return whether an instance or companion has ended or is stopping: nothing can be sent to it."""
-        life = self._instances.get(instance)
-        return life is None or life.scope.cancel_called
-
-    async def _run_instance(self, life: _RunningServer) -> None:
-        try:
-            await life.run()
-        finally:
-            server = life.server
-            del self._instances[server]
-            if not isinstance(server, LegacyCompanion):
-                self._announce_removal(server.spec.name, "the process for some of the clients has ended")
-            elif server.original.companion is server:
-                server.original.companion = None
-                server.original.publish_status()
-
-    def _announce_removal(self, name: str, cause: str, by: str = "") -> None:
-        at = rfc3339(time.time())
-        self._context.announce(Event(kind=EventKind.REMOVED, at=at, server=name, message=cause, by=by))
+    def everything(self) -> list[ManagedServer]:
+        """Return the configured servers, then the dedicated instances and companions."""
+        return [*self.servers(), *self.instances.servers()]
 
     def announce(self, event: Event) -> None:
         self._context.announce(event)
@@ -233,7 +262,7 @@ class Supervisor:
                 life.server.child.signal_group(9)
 
     def _all_running(self) -> list[_RunningServer]:
-        return [*self._running.values(), *self._instances.values()]
+        return [*self._running.values(), *self.instances.running()]
 
     async def run(self, clients: ServerClients | None = None) -> None:
         """Apply each desired set until cancelled, and create its servers with `clients`. When it returns, all
@@ -241,7 +270,7 @@ class Supervisor:
         """
         self._clients = clients or self._clients
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self.instances.start_in(nursery, self._clients)
             nursery.start_soon(watch_for_suspend, self._on_resume)
             running: Mapping[str, ServerSpec] = {}
             seen = -1
@@ -274,10 +303,8 @@ class Supervisor:
             if not number % _AT_ONCE:
                 await trio.lowlevel.checkpoint()
             self._running[name].server.drop_upstream()  # calls from now on wait for the replacement
-            self._running[name].scope.cancel(reason="it was removed, or its definition changed")
-            for life in self._instances.values():
-                if life.server.original is self._running[name].server:
-                    life.scope.cancel(reason="it was removed, or its definition changed")
+            self._running[name].scope.cancel(reason=_REPLACED)
+            self.instances.stop_those_of(self._running[name].server)
         for name in (*plan.removed, *replaced):
             await self._running[name].ended.wait()  # the old server must have ended before its name is reused
             del self._running[name]
@@ -285,7 +312,9 @@ class Supervisor:
             if name in replaced:
                 await self._start(nursery, [desired[name]])
             else:
-                self._announce_removal(name, "no longer in the configuration", self._removed_by.pop(name, ""))
+                announce_removal(
+                    self._context, name, "no longer in the configuration", self._removed_by.pop(name, "")
+                )
 
     def _update(self, spec: ServerSpec) -> bool:
         """Apply a definition of the same identity. Return False after a bug: the server must be replaced."""

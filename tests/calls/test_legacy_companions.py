@@ -54,7 +54,7 @@ class World:
 
     @property
     def running(self) -> list[LegacyCompanion]:
-        return [each for each in self.supervisor.instances() if isinstance(each, LegacyCompanion)]
+        return [each for each in self.supervisor.instances.servers() if isinstance(each, LegacyCompanion)]
 
     async def apply(self, *specs: StdioSpec) -> None:
         generation, _ = self.supervisor.set_desired({spec.name: spec for spec in specs})

@@ -176,11 +176,12 @@ def make_core(*servers: Any, **settings: Any) -> Any:
     return SimpleNamespace(
         supervisor=FakeSupervisor(
             servers=lambda: list(servers),
-            instances=list,
+            everything=lambda: list(servers),
+            instances=SimpleNamespace(
+                servers=list, is_ending=lambda server: False, start_companion=_no_companion
+            ),
             get=find,
             find=find,
-            is_ending=lambda server: False,
-            start_companion=_no_companion,
             announce=lambda event: None,
         ),
         config=SimpleNamespace(

@@ -27,11 +27,11 @@ class Pool:
         self.running: list[Any] = []
         self.ended: list[tuple[str, str]] = []
         self.ending: set[Any] = set()
-        supervisor: Any = w.gateway.core.supervisor
-        supervisor.start_instance = self.start
-        supervisor.stop_instance = self.stop
-        supervisor.instances = lambda: list(self.running)
-        supervisor.is_ending = self.ending.__contains__
+        instances: Any = w.gateway.core.supervisor.instances
+        instances.start = self.start
+        instances.stop = self.stop
+        instances.servers = lambda: list(self.running)
+        instances.is_ending = self.ending.__contains__
         self.servers = DedicatedServers(w.gateway.core, w.spawn)
 
     def start(self, original: Any, spec: Any) -> Any:

@@ -43,7 +43,7 @@ async def collect_stats(operations: Operations, name: str | None, *, processes: 
     supervisor, clients = operations.supervisor, operations.clients.connected()
     servers = supervisor.servers() if name is None else [supervisor.get(name)]
     chosen = frozenset(servers)
-    instances = [each for each in supervisor.instances() if each.original in chosen]
+    instances = [each for each in supervisor.instances.servers() if each.original in chosen]
     costs = await measure_costs([*servers, *instances]) if processes else {}
 
     def stats_of(server: ManagedServer) -> ServerStats:
