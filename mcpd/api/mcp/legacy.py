@@ -19,7 +19,7 @@ from mcpd.api.mcp.frames import (
     is_request,
     respond_error,
 )
-from mcpd.api.mcp.streams import ResumableStream, SessionStreams
+from mcpd.api.mcp.streams import KeptBytes, ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
@@ -62,13 +62,13 @@ class Principal:
 class LegacyHttpSession:
     """The session of one client, over any number of connections."""
 
-    def __init__(self, key: str, scope: Hashable, principal: Principal) -> None:
+    def __init__(self, key: str, scope: Hashable, principal: Principal, kept: KeptBytes) -> None:
         self.key = key
         self.scope = scope
         self.principal = principal.name
         """The identity that created the session; the session id alone does not grant access."""
         self.session: ClientSession
-        self.streams = SessionStreams(send_priming_event=False)
+        self.streams = SessionStreams(send_priming_event=False, of_all=kept)
         self.pending: set[LegacyReply] = set()
         """Replies that have not sent anything yet."""
         self.used_at = trio.current_time()
@@ -179,6 +179,7 @@ class LegacyHttpSessions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._sessions: dict[str, LegacyHttpSession] = {}
+        self._kept = KeptBytes()
         self._watching = False
 
     def __len__(self) -> int:
@@ -187,7 +188,7 @@ class LegacyHttpSessions:
     def open(
         self, message: Message, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
     ) -> None:
-        http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal)
+        http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal, self._kept)
         # Tasks run in the gateway, because a session outlives its connections.
         http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
         http.session.has_connection = lambda: http.is_connected

@@ -12,6 +12,8 @@ MAX_KEPT_BYTES = 512 * 1024
 """Bytes of events kept per session, and of messages that wait for a stream. The last one is kept whatever its
 size."""
 MAX_KEPT_EVENTS = 1000
+MAX_KEPT_BY_ALL = 64 * 1024 * 1024
+"""Bytes of events that all sessions keep together. Beyond it, a session gives up its own."""
 _EVENT_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,15})")
 _RETRY = b"retry: 1000\n"
 
@@ -72,11 +74,18 @@ class ResumableStream:
         self._exchange = None
 
 
+class KeptBytes:
+    """Counts the bytes of the events that all sessions keep."""
+
+    used = 0
+
+
 class SessionStreams:
     """The streams of one session. `send_priming_event`: send an empty event first (from 2025-11-25)."""
 
-    def __init__(self, *, send_priming_event: bool) -> None:
+    def __init__(self, *, send_priming_event: bool, of_all: KeptBytes) -> None:
         self.primes = send_priming_event
+        self._of_all = of_all
         self._streams: dict[int, ResumableStream] = {}
         self._order: deque[tuple[ResumableStream, int]] = deque()
         """The kept events, oldest first, with their sizes."""
@@ -127,7 +136,10 @@ class SessionStreams:
     def event_kept(self, stream: ResumableStream, size: int) -> None:
         self._order.append((stream, size))
         self._size += size
+        self._of_all.used += size
         while len(self._order) > 1 and (self._size > MAX_KEPT_BYTES or len(self._order) > MAX_KEPT_EVENTS):
+            self._drop_event()
+        while self._order and self._of_all.used > MAX_KEPT_BY_ALL:
             self._drop_event()
         self._discard_old()
 
@@ -137,12 +149,15 @@ class SessionStreams:
         self._streams.clear()
         self._order.clear()
         self._undelivered.clear()
+        self._of_all.used -= self._size
+        self._of_all = KeptBytes()  # a late response is not counted for a session that has ended
         self._size = self._undelivered_size = 0
 
     def _drop_event(self) -> None:
         oldest, size = self._order.popleft()
         oldest.kept.popleft()
         self._size -= size
+        self._of_all.used -= size
 
     def _drop_undelivered(self) -> None:
         frame = next(iter(self._undelivered))

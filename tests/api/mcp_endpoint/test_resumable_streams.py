@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpd.api.mcp import streams as streams_module
 from mcpd.api.mcp.frames import sse_event
-from mcpd.api.mcp.streams import MAX_KEPT_BYTES, SessionStreams
+from mcpd.api.mcp.streams import MAX_KEPT_BYTES, KeptBytes, SessionStreams
 from tests.api.mcp_endpoint.line import Line
 from tests.sampling import scaled
 
@@ -22,7 +24,7 @@ def test_event_has_one_data_line_for_any_frame() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12))
 def test_every_event_arrives_once_and_in_order_despite_disconnects(spells: list[tuple[int, int]]) -> None:
     """In each spell some events are sent, and the client has read only so many when the line breaks."""
-    streams = SessionStreams(send_priming_event=True)
+    streams = SessionStreams(send_priming_event=True, of_all=KeptBytes())
     stream = streams.new()
     line = Line()
     stream.attach(line.exchange)
@@ -46,7 +48,7 @@ def test_every_event_arrives_once_and_in_order_despite_disconnects(spells: list[
 
 
 def test_resumed_finished_stream_is_replayed_and_ends() -> None:
-    streams = SessionStreams(send_priming_event=False)
+    streams = SessionStreams(send_priming_event=False, of_all=KeptBytes())
     stream, line, late = streams.new(), Line(), Line()
     stream.attach(line.exchange)
     assert line.events == []  # older clients would take an event without data for a message
@@ -61,7 +63,7 @@ def test_resumed_finished_stream_is_replayed_and_ends() -> None:
 
 def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
     """The oldest events are dropped first, and an ended stream without events is forgotten."""
-    streams = SessionStreams(send_priming_event=True)
+    streams = SessionStreams(send_priming_event=True, of_all=KeptBytes())
     first, second, line = streams.new(), streams.new(), Line()
     first.send(b"1")
     first.end()
@@ -78,7 +80,7 @@ def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
 
 def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
     """2025-11-25: never the same message on two streams. Waiting, each message is there once."""
-    streams = SessionStreams(send_priming_event=False)
+    streams = SessionStreams(send_priming_event=False, of_all=KeptBytes())
     for frame in (b"1", b"2", b"1"):
         streams.send_unrelated(frame)
     lines = [Line(), Line()]
@@ -103,7 +105,7 @@ def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
 
 def test_messages_that_wait_for_a_stream_are_bounded_by_bytes() -> None:
     """Ten times what a server was found to pin."""
-    streams = SessionStreams(send_priming_event=False)
+    streams = SessionStreams(send_priming_event=False, of_all=KeptBytes())
     for n in range(3000):
         streams.send_unrelated(b'{"n": %d, "x": "%b"}' % (n, b"x" * 1000))
     line = Line()
@@ -112,3 +114,18 @@ def test_messages_that_wait_for_a_stream_are_bounded_by_bytes() -> None:
     streams.deliver_pending(stream)
     assert 400 < len(line.received) <= MAX_KEPT_BYTES // 1000
     assert line.received[-1]["n"] == 2999  # type: ignore[index]
+
+
+def test_all_sessions_together_keep_a_limited_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last event of each session is kept whatever its size, so the sessions need a limit together."""
+    monkeypatch.setattr(streams_module, "MAX_KEPT_BY_ALL", 1_000_000)
+    kept = KeptBytes()
+    sessions = [SessionStreams(send_priming_event=False, of_all=kept) for _ in range(10)]
+    for session in sessions:
+        session.new().send(b'"%b"' % (b"x" * 400_000))
+        assert kept.used <= 1_000_000
+    assert kept.used > 800_000
+    for session in sessions:
+        session.close()
+        session.new().send(b"late")
+    assert kept.used == 0
