@@ -61,8 +61,9 @@ class _AddCommand(click.Command):
             rest = super().parse_args(ctx, args[:end])
         except click.NoSuchOption as error:
             if end == len(args) and any(not word.startswith("-") for word in args[1:]):
-                message = f"no such option: {error.option_name}"
-                raise UsageError(message, hint="put -- before the server's command") from None
+                url = next((word for word in args if is_url([word])), None)
+                hint = f"mcpctl add NAME {url}" if url else "put -- before the server's command"
+                raise UsageError(f"no such option: {error.option_name}", hint=hint) from None
             raise
         early = ctx.params.get("command") or ()
         if end < len(args) and early:

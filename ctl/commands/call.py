@@ -47,7 +47,17 @@ _LIST_TIMEOUT = 60.0
 """Seconds for the list of tools; a shorter `--timeout` limits it, too."""
 
 
+class _CallCommand(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = "mcpctl call --help   (an argument of the tool is written KEY=VALUE)"
+            raise UsageError(error.format_message(), hint=hint) from None
+
+
 @click.command(
+    cls=_CallCommand,
     epilog="Examples:\n\n\b\n"
     "  mcpctl call get_current_time@time timezone=Europe/Paris\n"
     "  mcpctl call everything get-sum a=1 b=2\n"
@@ -144,6 +154,8 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
         return (*found[0], rest)
     targets = [f"{tool}@{server}" for server, tool in found]
     targets = targets or [f"{name}@{tool['server']}" for tool in listed if tool["name"] == name]
+    if not targets and any(tool["server"] == name for tool in listed):
+        raise UsageError(f"which tool of {name}?", hint=f"mcpctl list-tools {name}")
     if not targets:
         return split_target(words, "tool")
     message = f"'{name}' does not name one tool of one server"
