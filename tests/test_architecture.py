@@ -65,7 +65,7 @@ LINES = {
     "mcpd/protocol": 2_277,
     "mcpd/state": 1_326,
     "mcpd/supervision": 3_895,
-    "mcpd/transports": 4_590,
+    "mcpd/transports": 4_604,
     "mcpd/wire": 1_232,
     "ctl": 5_099,
     "ctl/bridge": 1_719,

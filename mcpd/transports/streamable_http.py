@@ -60,27 +60,6 @@ _HTTP_LEVEL_STATUSES = (401, 403, 429)
 """Statuses about authorization and rate limits, whatever the body says."""
 
 
-@attrs.define(eq=False)
-class _Post:
-    """A request in flight, and the task that carries it."""
-
-    exchange: Exchange
-    frame: bytes
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    was_sent: bool = False
-    abort: Abort | None = None
-    """Ends the request while no task carries it."""
-    has_stream: bool = False
-    """Whether the response is an event stream, which may continue after the JSON-RPC response."""
-
-    def cancel(self, reason: str) -> None:
-        """Stop, because nobody waits for the response."""
-        self.scope.cancel(reason=reason)
-        if self.abort is not None:
-            self.abort()
-            self.abort = None
-
-
 class HttpChannel(RequestMultiplexer):
     """A channel to one server at one URL. The opener calls `end_session` at the end."""
 
@@ -90,51 +69,39 @@ class HttpChannel(RequestMultiplexer):
     def __init__(self, spec: RemoteSpec, endpoint: HttpEndpoint) -> None:
         super().__init__(spec)
         self.session = ""
-        self._endpoint = endpoint
-        self._max_frame = spec.max_frame
-        self._nursery: trio.Nursery | None = None
+        self.endpoint = endpoint
+        self.max_frame = spec.max_frame
+        self.nursery: trio.Nursery | None = None
         self._posts: dict[bytes, _Post] = {}
         self._unsent_notifications: list[bytes] = []
         self._retries = PendingRetries()
         self._notifications = OutgoingNotifications()
-        self._streams = ResumableStreams(self._get_event_stream)
+        self.streams = ResumableStreams(self._get_event_stream)
 
     async def _transfer(self, nursery: trio.Nursery) -> str:
-        self._nursery = nursery
+        self.nursery = nursery
         for post in self._posts.values():
-            nursery.start_soon(self._run_request, post)
+            nursery.start_soon(post.run)
         early, self._unsent_notifications = self._unsent_notifications, []
         for frame in early:
             nursery.start_soon(self._send_notification, frame)
         try:
             await trio.sleep_forever()
         finally:
-            self._nursery = None
+            self.nursery = None
 
     async def end_session(self) -> None:
         """Delete the session; the server may ignore that. Bounded by the caller."""
         if self.session:
             with suppress(httpx.TransportError, McpdError):  # it expires on the server
-                await bodies.close(await self._endpoint.send("DELETE", self._headers("", b"", "*/*")))
+                await bodies.close(await self.endpoint.send("DELETE", self.make_headers("", b"", "*/*")))
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
 
     def _send_request(self, exchange: Exchange, frame: bytes) -> None:
-        post = self._posts[exchange.key] = _Post(exchange, frame)
-        if self._nursery is not None and not self._send_without_task(post):
-            self._nursery.start_soon(self._run_request, post)
-
-    def _send_without_task(self, post: _Post) -> bool:
-        """Send immediately on an idle connection; most responses then need no task either."""
-        exchange, frame = post.exchange, post.frame
-        try:
-            headers = self._headers(exchange.method, frame)
-            then = partial(self._on_outcome, post, headers)
-            post.abort = self._endpoint.send_with_callback("POST", headers, frame.rstrip(), then)
-        except (httpx.TransportError, McpdError):
-            return False  # it fails again in `_run_request`, which reports it
-        post.was_sent = post.abort is not None
-        return post.was_sent
+        post = self._posts[exchange.key] = _Post(self, exchange, frame)
+        if self.nursery is not None and not post.send_without_task():
+            self.nursery.start_soon(post.run)
 
     def _withdraw_request(self, exchange: Exchange, reason: str) -> bool:
         post = self._posts.pop(exchange.key, None)
@@ -149,15 +116,17 @@ class HttpChannel(RequestMultiplexer):
     def _send_frame(self, frame: bytes) -> None:
         if not self._notifications.reserve():
             return
-        if self._nursery is None:
+        if self.nursery is None:
             self._unsent_notifications.append(frame)
         else:
-            self._nursery.start_soon(self._send_notification, frame)
+            self.nursery.start_soon(self._send_notification, frame)
 
     async def wait_flushed(self) -> None:
         await self._notifications.wait_drained()
 
-    def _headers(self, method: str, frame: bytes, accept: str = f"{JSON}, {EVENT_STREAM}") -> dict[str, str]:
+    def make_headers(
+        self, method: str, frame: bytes, accept: str = f"{JSON}, {EVENT_STREAM}"
+    ) -> dict[str, str]:
         dialect = self.dialect
         headers = {"Accept": accept, **dialect.headers(method, frame)}
         if frame:
@@ -166,164 +135,32 @@ class HttpChannel(RequestMultiplexer):
             headers[dialect.session_header] = self.session
         return headers
 
-    # ── one request ─────────────────────────────────────────────────────────────────────────────
-
-    def _on_outcome(
-        self, post: _Post, headers: Mapping[str, str], outcome: httpx.Response | httpx.TransportError
-    ) -> None:
-        """Handle the result of a request that was sent without a task. Called by the reader hub."""
-        post.abort = None
-        exchange, key, nursery = post.exchange, post.exchange.key, self._nursery
-        documents: list[bytes] = []
-        if isinstance(outcome, httpx.Response):
-            documents = complete_messages(outcome, key, self._max_frame)
-            if not documents:
-                if nursery is not None:
-                    nursery.start_soon(self._run_request, post, headers, outcome)
-                return
-        try:
-            if isinstance(outcome, httpx.Response):
-                self.last_http_status = "HTTP 200"
-                self._read_session_id(outcome)
-                for document in documents[:-1]:
-                    with batch():
-                        self.receive(bodies.to_one_line(document), exchange)
-                self._receive_body(exchange, documents[-1])
-            else:
-                self._handle_transport_error(exchange, outcome)
-        except McpdError as error:
-            self._fail_if_pending(exchange, error)
-        except Exception as error:  # a bug must not end the reader hub, which is shared
-            if nursery is not None:
-                nursery.start_soon(_raise, error)
-        if self._posts.get(key) is post:
-            del self._posts[key]
-
-    async def _run_request(
-        self, post: _Post, headers: Mapping[str, str] | None = None, response: httpx.Response | None = None
-    ) -> None:
-        """Carry a request to its response, starting with `response` if it has arrived."""
-        exchange, key = post.exchange, post.exchange.key
-        post.was_sent = True
-        with post.scope:
-            try:
-                content = post.frame.rstrip()
-                if response is None or headers is None:
-                    headers = self._headers(exchange.method, post.frame)
-                    response = await self._endpoint.send("POST", headers, content)
-                else:
-                    response = await self._endpoint.complete(response, "POST", headers, content)
-                try:
-                    await self._handle_response(exchange, response)
-                finally:
-                    await bodies.close(response)
-            except httpx.TransportError as error:
-                self._handle_transport_error(exchange, error)
-            except (BodyTooLarge, EventTooLong, TooMuchStructure) as error:
-                reason = str(error) or f"more than {self._max_frame} bytes"
-                self._fail_if_pending(exchange, answer_dropped(self.name, exchange, reason))
-            except McpdError as error:
-                self._fail_if_pending(exchange, error)
-        if self._posts.get(key) is post:
-            del self._posts[key]
-
-    async def _handle_response(self, exchange: Exchange, response: httpx.Response) -> None:
-        kind = bodies.content_type(response)
-        self.last_http_status = f"HTTP {response.status_code}"
-        if not response.is_success:
-            await self._handle_refusal(exchange, response)
-            return
-        self._read_session_id(response)
-        if kind == EVENT_STREAM:
-            await self._follow_stream(exchange, response)
-            return
-        if response.status_code == HTTPStatus.ACCEPTED:
-            raise protocol_violation(
-                self.name, exchange, "with HTTP 202, which is only valid for notifications"
-            )
-        body = await bodies.read(response, self._max_frame)
-        if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
-            raise protocol_violation(
-                self.name, exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON"
-            )
-        body = bodies.to_one_line(body)
-        if len(body) > LARGE:
-            trim_heap_soon()
-        self._receive_body(exchange, body)
-
-    def _receive_body(self, exchange: Exchange, body: bytes) -> None:
-        """Process the document that answers a request. Raises ProtocolViolation if it does not."""
-        with batch():
-            self.receive(bodies.to_one_line(body), exchange)
-        if self._is_pending(exchange) and not self._handle_error_body(exchange, body):
-            raise protocol_violation(self.name, exchange, f"with an unrelated message: {shorten(body)}")
-
-    def _handle_error_body(self, exchange: Exchange, body: bytes) -> bool:
-        """Deliver the body if it is a JSON-RPC error, even without an id. Return whether it was one."""
-        error = json_rpc_error(body, exchange.key)
-        if error is None:
-            return False
-        if self._pop_pending(exchange.key) is exchange:
-            if self.tap is not None:
-                self.tap("←", body)
-            with batch():
-                self._deliver_response(exchange, error, body)
-        return True
-
-    async def _handle_refusal(self, exchange: Exchange, response: httpx.Response) -> None:
-        status = response.status_code
-        body = await bodies.read_short(response)
-        if self._has_session and refuses_session(response, body):
-            self._end_lost_session(exchange, status)
-            return
-        if status in _HTTP_LEVEL_STATUSES or not self._handle_error_body(exchange, body):
-            self._fail_if_pending(exchange, self._endpoint.refusal_error(response, body))
-        if (status == HTTPStatus.UNAUTHORIZED or self._has_session) and self.on_refused is not None:
-            self.on_refused()
+    def remove_post(self, post: _Post) -> None:
+        """Forget a request whose POST has ended."""
+        if self._posts.get(post.exchange.key) is post:
+            del self._posts[post.exchange.key]
 
     @property
-    def _has_session(self) -> bool:
+    def has_session(self) -> bool:
         return bool(self.session) and not self.dialect.opens_session
 
-    def _read_session_id(self, response: httpx.Response) -> None:
+    def read_session_id(self, response: httpx.Response) -> None:
         if self.dialect.opens_session and self.dialect.session_header:
             self.session = session_id(response, self.dialect.session_header)
 
     # ── event streams ───────────────────────────────────────────────────────────────────────────
 
-    async def _follow_stream(self, exchange: Exchange, response: httpx.Response) -> None:
-        """Read the event stream of a request until the response, resuming it if the server allows that."""
-        post = self._posts.get(exchange.key)
-        if post is not None:
-            post.has_stream = True
-        why = await self._streams.follow(
-            response,
-            partial(self._read_stream, exchange),
-            partial(self._is_pending, exchange),
-            resumable=self.dialect.resumable,
-        )
-        self._fail_if_pending(exchange, connection_lost(self.name, exchange, why, may_have_run=True))
-
     async def _get_event_stream(self, last_id: str | None) -> httpx.Response:
-        headers = self._headers("", b"", EVENT_STREAM)
+        headers = self.make_headers("", b"", EVENT_STREAM)
         if last_id is not None:
             headers["Last-Event-ID"] = last_id
-        return await self._endpoint.send("GET", headers)
-
-    async def _read_stream(
-        self, exchange: Exchange | None, response: httpx.Response, heard: StreamState
-    ) -> str:
-        def take(event: SseEvent) -> None:
-            if event.data and event.event == "message":
-                self.receive(bodies.to_one_line(event.data), exchange)
-
-        return await read_events(response, heard, self._max_frame, take)
+        return await self.endpoint.send("GET", headers)
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """Keep the stream for unsolicited messages open; return if the server offers none."""
         if self.dialect.resumable:
-            await self._streams.listen(
-                partial(self._read_stream, None),
+            await self.streams.listen(
+                partial(_read_messages, self, None),
                 is_over=lambda: self.end_error is not None,
                 on_gap=on_gap,
                 on_open=on_open,
@@ -335,47 +172,51 @@ class HttpChannel(RequestMultiplexer):
     async def _send_notification(self, frame: bytes) -> None:
         with self._notifications.sending(), trio.move_on_after(_NOTIFICATION_TIMEOUT):
             try:
-                headers = self._headers(wire.method_of(frame), frame)
-                response = await self._endpoint.send("POST", headers, frame.rstrip())
+                headers = self.make_headers(wire.method_of(frame), frame)
+                response = await self.endpoint.send("POST", headers, frame.rstrip())
                 body = await bodies.read_short(response)
-                if self._has_session and refuses_session(response, body):
-                    self._end_lost_session(None, response.status_code)
+                if self.has_session and refuses_session(response, body):
+                    self.end_lost_session(None, response.status_code)
             except (httpx.TransportError, McpdError):
                 pass  # if the server is gone, the next request reports it
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────
 
-    def _is_pending(self, exchange: Exchange) -> bool:
+    def is_pending(self, exchange: Exchange) -> bool:
         return exchange.key in self._pending or exchange.key in self._long_lived
 
+    def deliver_error(self, exchange: Exchange, error: Message, body: bytes) -> None:
+        """Deliver an error that may name no request, unless this one has been answered or cancelled."""
+        if self._pop_pending(exchange.key) is exchange:
+            if self.tap is not None:
+                self.tap("←", body)
+            with batch():
+                self._deliver_response(exchange, error, body)
+
     def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
-        post = self._let_stream_end(exchange)
-        if post is not None and message.error is not ABSENT and self._nursery is not None:
+        post = self._posts.get(exchange.key)
+        if post is not None:
+            post.let_stream_end()
+        if post is not None and message.error is not ABSENT and self.nursery is not None:
             before_retry = (
                 None if exchange.was_retried else self.dialect.retry_after_refusal(exchange.method, message)
             )
             if before_retry is not None:
                 self._retries.add(exchange)
                 then = partial(self._retry, post, message)
-                self._nursery.start_soon(self._retries.retry, exchange, before_retry, then)
+                self.nursery.start_soon(self._retries.retry, exchange, before_retry, then)
                 return
         super()._deliver_response(exchange, message, line)
-        if message.error is not ABSENT and self._has_session and is_session_error(message.error):
+        if message.error is not ABSENT and self.has_session and is_session_error(message.error):
             if exchange.method == "ping":
-                self._end_lost_session(None, HTTPStatus.OK)
+                self.end_lost_session(None, HTTPStatus.OK)
             elif self.on_refused is not None:  # it may also be an error of the tool's own
                 self.on_refused()
 
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
-        self._let_stream_end(exchange)
+        if (post := self._posts.get(exchange.key)) is not None:
+            post.let_stream_end()
         super()._fail_lost(exchange, error)
-
-    def _let_stream_end(self, exchange: Exchange) -> _Post | None:
-        """Give the stream of a finished request a moment to end. Return the request's entry."""
-        post = self._posts.get(exchange.key)
-        if post is not None and post.has_stream:
-            post.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
-        return post
 
     def _retry(self, post: _Post, message: Message, worked: bool) -> None:
         """Send a request again if `worked`; otherwise deliver its error."""
@@ -393,20 +234,14 @@ class HttpChannel(RequestMultiplexer):
         if not self._retries.withdraw(exchange):
             super().cancel(exchange, reason)
 
-    def _fail_if_pending(self, exchange: Exchange, error: McpdError) -> None:
+    def fail_if_pending(self, exchange: Exchange, error: McpdError) -> None:
         """Fail a request that was not answered or cancelled yet."""
-        if self._is_pending(exchange):
+        if self.is_pending(exchange):
             self._pop_pending(exchange.key)
             self._send_queued()
             self._fail_lost(exchange, error)
 
-    def _handle_transport_error(self, exchange: Exchange, error: httpx.TransportError) -> None:
-        lost = self._endpoint.connection_lost(error, exchange.description)
-        self._fail_if_pending(exchange, lost)
-        if is_unreachable(error):
-            self._end_channel(LinkLost(f"{self.name}: {describe_error(error)}", server=self.name))
-
-    def _end_lost_session(self, exchange: Exchange | None, status: int) -> None:
+    def end_lost_session(self, exchange: Exchange | None, status: int) -> None:
         """End the channel because the server does not know the session; all requests fail.
 
         `exchange`: the request that the server refused, and so did not execute.
@@ -417,22 +252,201 @@ class HttpChannel(RequestMultiplexer):
         if exchange is not None:
             error = connection_lost(self.name, exchange, reason, may_have_run=False)
             error.is_session_refused = True
-            self._fail_if_pending(exchange, error)
-        self._end_channel(LinkLost(f"{self.name}: {reason}", server=self.name))
+            self.fail_if_pending(exchange, error)
+        self.end_channel(LinkLost(f"{self.name}: {reason}", server=self.name))
 
-    def _end_channel(self, error: McpdError) -> None:
+    def end_channel(self, error: McpdError) -> None:
         if self.end_error is None:
             self.report_lost()
             self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
         for post in self._posts.values():
             post.cancel(error.message)
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel(reason=error.message)
+        if self.nursery is not None:
+            self.nursery.cancel_scope.cancel(reason=error.message)
 
     def close(self, reason: str) -> None:
         super().close(reason)
         for post in self._posts.values():
             post.cancel(reason)
+
+
+@attrs.define(eq=False)
+class _Post:
+    """One request, from its POST to the response. A task carries it unless all is there at once."""
+
+    channel: HttpChannel
+    exchange: Exchange
+    frame: bytes
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    was_sent: bool = False
+    _abort: Abort | None = None
+    """Ends the request while no task carries it."""
+    _has_stream: bool = False
+    """Whether the response is an event stream, which may continue after the JSON-RPC response."""
+
+    def cancel(self, reason: str) -> None:
+        """Stop, because nobody waits for the response."""
+        self.scope.cancel(reason=reason)
+        if self._abort is not None:
+            self._abort()
+            self._abort = None
+
+    def let_stream_end(self) -> None:
+        """Give the stream of a finished request a moment to end."""
+        if self._has_stream:
+            self.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
+
+    def send_without_task(self) -> bool:
+        """Send immediately on an idle connection; most responses then need no task either."""
+        channel, frame = self.channel, self.frame
+        try:
+            headers = channel.make_headers(self.exchange.method, frame)
+            then = partial(self._on_outcome, headers)
+            self._abort = channel.endpoint.send_with_callback("POST", headers, frame.rstrip(), then)
+        except (httpx.TransportError, McpdError):
+            return False  # it fails again in `run`, which reports it
+        self.was_sent = self._abort is not None
+        return self.was_sent
+
+    def _on_outcome(self, headers: Mapping[str, str], outcome: httpx.Response | httpx.TransportError) -> None:
+        """Handle the result of a request that was sent without a task. Called by the reader hub."""
+        self._abort = None
+        channel, exchange = self.channel, self.exchange
+        documents: list[bytes] = []
+        if isinstance(outcome, httpx.Response):
+            documents = complete_messages(outcome, exchange.key, channel.max_frame)
+            if not documents:
+                if channel.nursery is not None:
+                    channel.nursery.start_soon(self.run, headers, outcome)
+                return
+        try:
+            if isinstance(outcome, httpx.Response):
+                channel.last_http_status = "HTTP 200"
+                channel.read_session_id(outcome)
+                for document in documents[:-1]:
+                    with batch():
+                        channel.receive(bodies.to_one_line(document), exchange)
+                self._receive_body(documents[-1])
+            else:
+                self._handle_transport_error(outcome)
+        except McpdError as error:
+            channel.fail_if_pending(exchange, error)
+        except Exception as error:  # a bug must not end the reader hub, which is shared
+            if channel.nursery is not None:
+                channel.nursery.start_soon(_raise, error)
+        channel.remove_post(self)
+
+    async def run(
+        self, headers: Mapping[str, str] | None = None, response: httpx.Response | None = None
+    ) -> None:
+        """Carry a request to its response, starting with `response` if it has arrived."""
+        channel, exchange = self.channel, self.exchange
+        self.was_sent = True
+        with self.scope:
+            try:
+                content = self.frame.rstrip()
+                if response is None or headers is None:
+                    headers = channel.make_headers(exchange.method, self.frame)
+                    response = await channel.endpoint.send("POST", headers, content)
+                else:
+                    response = await channel.endpoint.complete(response, "POST", headers, content)
+                try:
+                    await self._handle_response(response)
+                finally:
+                    await bodies.close(response)
+            except httpx.TransportError as error:
+                self._handle_transport_error(error)
+            except (BodyTooLarge, EventTooLong, TooMuchStructure) as error:
+                reason = str(error) or f"more than {channel.max_frame} bytes"
+                channel.fail_if_pending(exchange, answer_dropped(channel.name, exchange, reason))
+            except McpdError as error:
+                channel.fail_if_pending(exchange, error)
+        channel.remove_post(self)
+
+    async def _handle_response(self, response: httpx.Response) -> None:
+        channel, exchange = self.channel, self.exchange
+        kind = bodies.content_type(response)
+        channel.last_http_status = f"HTTP {response.status_code}"
+        if not response.is_success:
+            await self._handle_refusal(response)
+            return
+        channel.read_session_id(response)
+        if kind == EVENT_STREAM:
+            await self._follow_stream(response)
+            return
+        if response.status_code == HTTPStatus.ACCEPTED:
+            raise protocol_violation(
+                channel.name, exchange, "with HTTP 202, which is only valid for notifications"
+            )
+        body = await bodies.read(response, channel.max_frame)
+        if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
+            raise protocol_violation(
+                channel.name, exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON"
+            )
+        body = bodies.to_one_line(body)
+        if len(body) > LARGE:
+            trim_heap_soon()
+        self._receive_body(body)
+
+    def _receive_body(self, body: bytes) -> None:
+        """Process the document that answers a request. Raises ProtocolViolation if it does not."""
+        channel, exchange = self.channel, self.exchange
+        with batch():
+            channel.receive(bodies.to_one_line(body), exchange)
+        if channel.is_pending(exchange) and not self._handle_error_body(body):
+            raise protocol_violation(channel.name, exchange, f"with an unrelated message: {shorten(body)}")
+
+    def _handle_error_body(self, body: bytes) -> bool:
+        """Deliver the body if it is a JSON-RPC error, even without an id. Return whether it was one."""
+        error = json_rpc_error(body, self.exchange.key)
+        if error is not None:
+            self.channel.deliver_error(self.exchange, error, body)
+        return error is not None
+
+    async def _handle_refusal(self, response: httpx.Response) -> None:
+        channel, exchange = self.channel, self.exchange
+        status = response.status_code
+        body = await bodies.read_short(response)
+        if channel.has_session and refuses_session(response, body):
+            channel.end_lost_session(exchange, status)
+            return
+        if status in _HTTP_LEVEL_STATUSES or not self._handle_error_body(body):
+            channel.fail_if_pending(exchange, channel.endpoint.refusal_error(response, body))
+        if (status == HTTPStatus.UNAUTHORIZED or channel.has_session) and channel.on_refused is not None:
+            channel.on_refused()
+
+    async def _follow_stream(self, response: httpx.Response) -> None:
+        """Read the event stream of a request until the response, resuming it if the server allows that."""
+        channel, exchange = self.channel, self.exchange
+        self._has_stream = True
+        why = await channel.streams.follow(
+            response,
+            partial(_read_messages, channel, exchange),
+            partial(channel.is_pending, exchange),
+            resumable=channel.dialect.resumable,
+        )
+        lost = connection_lost(channel.name, exchange, why, may_have_run=True)
+        channel.fail_if_pending(exchange, lost)
+
+    def _handle_transport_error(self, error: httpx.TransportError) -> None:
+        channel = self.channel
+        lost = channel.endpoint.connection_lost(error, self.exchange.description)
+        channel.fail_if_pending(self.exchange, lost)
+        if is_unreachable(error):
+            name = channel.name
+            channel.end_channel(LinkLost(f"{name}: {describe_error(error)}", server=name))
+
+
+async def _read_messages(
+    channel: HttpChannel, exchange: Exchange | None, response: httpx.Response, heard: StreamState
+) -> str:
+    """Receive the messages of an event stream, that of `exchange` or the one for unsolicited messages."""
+
+    def take(event: SseEvent) -> None:
+        if event.data and event.event == "message":
+            channel.receive(bodies.to_one_line(event.data), exchange)
+
+    return await read_events(response, heard, channel.max_frame, take)
 
 
 async def _raise(error: Exception) -> None:
