@@ -169,6 +169,7 @@ def test_mcp_enabled_false_disables_every_server(tmp_path: Path, environ: dict[s
         ('{"mcpserver": {}}', "$.mcpserver", "did you mean 'mcpServers'?"),
         ('{"mcp": {}, "mcpServers": {}}', "$.mcp", "both"),
         ('{"mcp": {"git": {}}}', "$.mcp.git", "unknown field"),
+        ('{"name": "a package", "version": "1"}', "$", "not a configuration of mcpd"),
         ('{"mcpServers": []}', "", ""),
         ('{"settings": {"maxStarts": 0}}', "$.settings.maxStarts", "1 or more"),
         ("[" * 100_000, ":1:1", "nested too deeply"),

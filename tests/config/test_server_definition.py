@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mcpd.config.definition_view import is_enabled
 from mcpd.config.masking import mask_definition
 from mcpd.config.server_specs import ParsedServers, parse_servers
 from mcpd.config.settings import Settings
@@ -372,3 +373,18 @@ def test_timeouts_change_those_of_the_settings() -> None:
     assert [len(each) for each in warnings] == [0, 1]
     (problem,) = problems({"command": "x", "connectTimeout": 1000, "timeouts": {"connect": 2}})
     assert problem.path == "$.mcpServers.a.connectTimeout"
+
+
+@pytest.mark.parametrize(
+    ("switches", "expected"),
+    [
+        ({}, True),
+        ({"enabled": True, "disabled": False}, True),
+        ({"enabled": False}, False),
+        ({"disabled": True}, False),
+    ],
+)
+def test_either_switch_disables_a_server(switches: dict[str, bool], expected: bool) -> None:
+    definition = {"command": "x", **switches}
+    assert is_enabled(definition) is expected
+    assert spec(definition).enabled is expected

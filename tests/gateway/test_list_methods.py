@@ -16,6 +16,7 @@ from mcpd.calls.client_context import ClientRequest, make_client_context
 from mcpd.gateway import lists as list_methods
 from mcpd.gateway.facts import VisibleEntries
 from mcpd.gateway.lists import FIRST_START_TIMEOUT
+from mcpd.model.policy import ClientFacts, Decision
 from mcpd.wire.message import BadFrame
 from tests.gateway.model import LEGACY, Json
 
@@ -184,3 +185,26 @@ async def test_unknown_list_of_a_single_server_is_loaded(autojump_clock: trio.te
     await task()  # type: ignore[operator]
     assert loaded == ["srv"]
     assert len(answers) == 1
+
+
+def test_visible_part_of_a_list_follows_the_rules() -> None:
+    """It is computed again when they change, and only then."""
+    denied = ["a"]
+    policies: Any = SimpleNamespace(
+        apply_to=lambda server: True,
+        of=lambda server: SimpleNamespace(rules=tuple(denied)),
+        verdict=lambda client, server, kind, name: SimpleNamespace(
+            decision=Decision.DENY if name in denied else Decision.ALLOW
+        ),
+    )
+    view: Any = SimpleNamespace(
+        entries=lambda member: (b"A", b"B"),
+        owners=lambda member: (("it", "a"), ("it", "b")),
+        servers=lambda: (SimpleNamespace(spec=SimpleNamespace(name="it")),),
+    )
+    visible, facts = VisibleEntries(policies), ClientFacts()
+    first = visible.entries(view, "tools", lambda: facts)
+    assert first == (b"B",)
+    assert visible.entries(view, "tools", lambda: facts) is first
+    denied[:] = ["b"]
+    assert visible.entries(view, "tools", lambda: facts) == (b"A",)

@@ -128,6 +128,15 @@ def test_content_is_translated_to_the_clients_revision(client: str, server: str)
     assert ("structuredContent" in seen) == (client >= R3)
 
 
+@pytest.mark.parametrize("client", ALL[:4])
+def test_structured_content_that_is_no_object_becomes_text(client: str) -> None:
+    """Before 2026-07-28 it had to be an object."""
+    seen = result(
+        client, R5, "tools/call", {"resultType": "complete", "content": [], "structuredContent": [1]}
+    )
+    assert seen == {"content": [text("[1]")]}
+
+
 def test_prompt_messages_are_translated() -> None:
     link = {"messages": [{"role": "user", "content": CONTENT[3]}]}
     seen = result(R2, R3, "prompts/get", link)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 import statistics
 
+import trio
+from trio.testing import MockClock
+
 from mcpd.model.server_spec import RestartPolicy
-from mcpd.supervision.restart import Backoff
+from mcpd.supervision.restart import Backoff, was_stable
 
 POLICY = RestartPolicy(intensity=1_000_000)
 """A policy that never reports a crash loop."""
@@ -24,3 +27,14 @@ def test_delays_grow_by_half_up_to_the_cap_and_half_of_each_is_random() -> None:
         assert min(drawn) >= max(0.25, ceiling / 2)
         assert max(drawn) <= ceiling
         assert abs(statistics.fmean(drawn) - ceiling * 0.75) < ceiling * 0.03
+
+
+async def test_connection_is_stable_after_a_minute_or_a_success_after_ten_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    ready_at = trio.current_time()
+    assert not was_stable(None, ready_at + 10)
+    assert not was_stable(ready_at, ready_at + 9.9)
+    assert was_stable(ready_at, ready_at + 10)
+    await trio.sleep(60)
+    assert was_stable(ready_at, ready_at)

@@ -363,6 +363,15 @@ async def test_refused_requests_cause_a_health_check_in_ten_seconds_at_most(
     assert checks == pytest.approx([0, 10, 20], abs=0.01)
 
 
+async def test_health_check_may_come_early(autojump_clock: MockClock) -> None:
+    timer = ProbeTimer()
+    assert not await timer.comes_within(3)
+    assert trio.current_time() == pytest.approx(3)
+    timer.schedule(1)
+    assert await timer.comes_within(3)
+    assert trio.current_time() == pytest.approx(4)
+
+
 async def test_call_retries_an_unreachable_server_early(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from mcpd.privacy.redact import MASK, Redactor
-from mcpd.supervision.server_log import MAX_LINE, ServerLog
+from mcpd.supervision.server_log import FILE_QUOTA, MAX_LINE, ServerLog
 
 SECRET = "kanarie-0123456789-abcdefghijklmn"
 
@@ -55,3 +57,31 @@ def test_cut_inside_a_character_hides_no_secret(server_log: ServerLog) -> None:
 def test_secret_with_escape_sequences_inside_is_masked(server_log: ServerLog) -> None:
     server_log.feed(f"\x1b[31m{SECRET[:9]}\x1b[0m{SECRET[9:]}\n".encode())
     assert server_log.last_lines() == (MASK,)
+
+
+def test_file_is_replaced_when_it_is_full_and_not_before(server_log: ServerLog) -> None:
+    older = server_log.path.with_suffix(".log.1")
+    for text in b"a", b"b":
+        server_log.feed(text + b"\n")
+    assert not older.exists()
+    line = b"c" * (MAX_LINE // 2) + b"\n"
+    for _ in range(FILE_QUOTA // len(line)):
+        server_log.feed(line)
+    server_log.feed(line)
+    server_log.feed(b"d\n")
+    assert older.stat().st_size <= FILE_QUOTA
+    assert " a\n" in older.read_text()
+    assert server_log.path.read_text().endswith(" d\n")
+
+
+async def test_lines_after_a_position_wait_for_the_next_one(server_log: ServerLog) -> None:
+    server_log.feed(b"one\n")
+    with trio.move_on_after(0.05) as waiting:
+        await server_log.wait_lines_after(1)
+    assert waiting.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server_log.wait_lines_after, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        server_log.feed(b"two\n")
+    lines, missed = server_log.lines_after(1)
+    assert ([line.rpartition(" ")[2] for line in lines], missed) == (["two"], 0)

@@ -33,13 +33,15 @@ class Tokens:
     error: McpdError | None = None
     """What a renewal raises."""
     urls: set[str] = attrs.field(factory=set)
+    signatures: list[Signature] = attrs.field(factory=list)
     takes: float = 0.01
 
     def sign(self, method: str, url: str) -> Signature | None:
         self.urls.add(url)
         if self.renewing is not None:
             return None
-        return Signature("Bearer", f"t{self.generation}", self.generation)
+        self.signatures.append(Signature("Bearer", f"t{self.generation}", self.generation))
+        return self.signatures[-1]
 
     async def sign_when_ready(self, method: str, url: str) -> Signature:
         if self.renewing is not None:
@@ -252,6 +254,7 @@ async def test_a_websocket_upgrade_is_signed_and_repeated_once() -> None:
             async with open_websocket(a_spec(port), tokens):
                 pass
             assert seen == ["Bearer t1", "Bearer t2"]
+            assert [signature.token.was_accepted for signature in tokens.signatures] == [False, True]
             assert tokens.urls == {f"http://127.0.0.1:{port}/mcp?x=1"}
             assert tokens.refusals[0].headers["www-authenticate"] == 'Bearer realm="x"'
             tokens.generation = tokens.newest = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ import trio
 
 from mcpd.transports.http_client import bodies, client_factory, dial
 from mcpd.transports.http_client.client_factory import is_loopback, open_client
+from mcpd.transports.http_client.connection import describe_error
 from tests.fakes.http import Request, fake_http
 from tests.processes import wait_until
 
@@ -211,3 +213,16 @@ async def test_connection_notices_a_link_that_fails_silently() -> None:
             )
     assert idle + interval * count <= 60
     assert 0 < unacknowledged <= 60_000
+
+
+def test_reason_is_found_behind_errors_without_a_number() -> None:
+    """trio raises such an error when all addresses of a name were tried."""
+    tried = OSError("all attempts to connect to secret.example:443 failed")
+    tried.__cause__ = ExceptionGroup(
+        "attempts", [ConnectionRefusedError(errno.ECONNREFUSED, "secret.example")]
+    )
+    error = httpx.ConnectError("secret.example")
+    error.__cause__ = tried
+    assert describe_error(error) == "it cannot be reached: Connection refused"
+    tried.__cause__ = None
+    assert describe_error(error) == "it cannot be reached: secret.example"
