@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.loader import MAX_FILE_SIZE, load, parse_config, parse_text
+from mcpd.config.loader import MAX_FILE_SIZE, MAX_SLOW_SIZE, load, parse_config, parse_text
 from mcpd.model.errors import BadSpec
 from tests.stopwatch import within
 
@@ -311,3 +311,7 @@ def test_error_in_a_long_file_takes_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 14 * len(text)
     finally:
         tracemalloc.stop()
+
+
+def test_yaml_of_the_largest_size_is_read() -> None:
+    assert parse_text("a: 1\n#" + "x" * (MAX_SLOW_SIZE - 6), "YAML", "source") == {"a": 1}

@@ -8,8 +8,8 @@ import statistics
 import trio
 from trio.testing import MockClock
 
-from mcpd.model.server_spec import RestartPolicy
-from mcpd.supervision.restart import Backoff, was_stable
+from mcpd.model.server_spec import RemoteSpec, RestartPolicy, StdioSpec
+from mcpd.supervision.restart import REMOTE_BACKOFF_CAP, Backoff, effective_restart_policy, was_stable
 
 POLICY = RestartPolicy(intensity=1_000_000)
 """A policy that never reports a crash loop."""
@@ -38,3 +38,18 @@ async def test_connection_is_stable_after_a_minute_or_a_success_after_ten_second
     assert was_stable(ready_at, ready_at + 10)
     await trio.sleep(60)
     assert was_stable(ready_at, ready_at)
+
+
+def test_defaults_of_a_remote_server_have_longer_delays_and_no_crash_loop() -> None:
+    """What the definition says applies to all."""
+
+    def remote(policy: RestartPolicy) -> RestartPolicy:
+        return effective_restart_policy(
+            RemoteSpec(name="it", kind="http", url="http://x/mcp", restart=policy)
+        )
+
+    usual, own = RestartPolicy(), RestartPolicy(cap=7, intensity=2)
+    assert effective_restart_policy(StdioSpec(name="it", command="x", restart=usual)) == usual
+    assert remote(usual).cap == REMOTE_BACKOFF_CAP
+    assert remote(usual).intensity > 1_000_000
+    assert (remote(own).cap, remote(own).intensity) == (7, 2)

@@ -148,3 +148,19 @@ async def test_a_refused_message_fails_its_call_alone() -> None:
         script.accepts = 202
         with trio.fail_after(BOUND):
             await talk.call().wait_response()
+
+
+async def test_call_that_is_cancelled_before_the_endpoint_is_known_is_not_sent() -> None:
+    script = SseScript()
+    async with fake_http(script) as server:
+        spec = RemoteSpec(name="it", kind="sse", url=sse(server))
+        async with open_http_sse(spec, {}) as link, trio.open_nursery() as nursery:
+            cancelled, kept = AwaitedExchange(), AwaitedExchange()
+            link.submit(cancelled, "tools/call", b"{}")
+            link.submit(kept, "tools/list", b"{}")
+            link.cancel(cancelled, "not wanted")
+            nursery.start_soon(link.run)
+            with trio.fail_after(BOUND):
+                await kept.wait_response()
+            nursery.cancel_scope.cancel()
+    assert [message["method"] for message in script.posted] == ["tools/list"]
