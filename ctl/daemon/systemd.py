@@ -12,7 +12,7 @@ from mcpd.files.atomic import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
 _PROPERTIES = (
-    "LoadState,LoadError,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,"
+    "LoadState,LoadError,ActiveState,SubState,MainPID,NRestarts,Result,ExecMainStatus,"
     "UnitFileState,NeedDaemonReload"
 )
 _OUR_MARKS = ("mcpctl daemon", "ListenStream=%t/mcpd/mcpd.sock")

@@ -109,7 +109,6 @@ def _as_json(facts: DaemonFacts, reason: str | None, step: str | None) -> dict[s
         and {
             "state": unit.get("ActiveState", ""),
             "sub_state": unit.get("SubState", ""),
-            "status": unit.get("StatusText", ""),
             "restarts": int(unit.get("NRestarts", "0") or 0),
             "result": unit.get("Result", ""),
             "enabled": unit.get("UnitFileState", "") == "enabled",
@@ -140,8 +139,6 @@ def _status_lines(facts: DaemonFacts, reason: str | None) -> list[Line]:
         enabled = "starts at login" if unit.get("UnitFileState") == "enabled" else "not enabled"
         restarts = count(int(unit.get("NRestarts", "0") or 0), "restart")
         rows.append(("service", f"{unit.get('ActiveState')} ({unit.get('SubState')}), {enabled}, {restarts}"))
-        if (text := unit.get("StatusText")) and facts.pid is not None:
-            rows.append(("status", text))
         if reason:
             rows.append(("failure", [paint(reason, "red")]))
     elif facts.pid is not None:
