@@ -67,7 +67,7 @@ LINES = {
     "mcpd/supervision": 3_895,
     "mcpd/transports": 4_604,
     "mcpd/wire": 1_232,
-    "ctl": 5_099,
+    "ctl": 5_096,
     "ctl/bridge": 1_719,
     "ctl/commands": 4_319,
     "ctl/editors": 3_801,
