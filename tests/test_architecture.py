@@ -57,7 +57,7 @@ LINES = {
     "mcpd/client": 1_322,
     "mcpd/config": 4_587,
     "mcpd/files": 595,
-    "mcpd/gateway": 3_128,
+    "mcpd/gateway": 3_129,
     "mcpd/io": 761,
     "mcpd/model": 3_794,
     "mcpd/privacy": 486,

@@ -65,7 +65,8 @@ class AggregateServer:
         self.label = f"*{profile.name}"
         self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
-        self.lists = MergedLists(core, self, None if for_all_clients is None else for_all_clients.lists)
+        above = for_all_clients.lists if for_all_clients is not None else None
+        self.lists: MergedLists = MergedLists(core, self, above)
 
     def use_profile(self, profile: Profile) -> None:
         """Select by a changed definition of the profile from now on."""
