@@ -1,7 +1,8 @@
-"""The table of `mcpd/…` methods (parameters, result type and operation)."""
+"""The table of `mcpd/…` methods (parameters, result type and operation), and its OpenRPC document."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import platform
 import time
@@ -423,3 +424,44 @@ def decode_params(method: str, params: object, into: type[P]) -> P:
         return codec.structure({} if params is None else params, into)
     except codec.ShapeError as error:
         raise InvalidArguments(f"{method}: {error}", error.problems) from None
+
+
+# ── rpc.discover: https://spec.open-rpc.org ──────────────────────────────────────────────────────
+
+_REFERENCE = "#/components/schemas/{name}"
+
+
+@functools.cache
+def openrpc_document() -> bytes:
+    """Return the document as JSON. It is made at the first request, and then kept."""
+    kinds = {
+        kind for each in METHODS.values() for kind in (each.params, each.result) if isinstance(kind, type)
+    }
+    _, schemas = msgspec.json.schema_components(
+        kinds, schema_hook=lambda _: {"description": "any JSON"}, ref_template=_REFERENCE
+    )
+    return msgspec.json.encode(
+        {
+            "openrpc": "1.3.2",
+            "info": {"title": "mcpd control API", "version": __version__},
+            "methods": [_describe(name, METHODS[name], schemas) for name in sorted(METHODS)],
+            "components": {"schemas": schemas},
+        }
+    )
+
+
+def _describe(name: str, method: Method[Any], schemas: dict[str, Any]) -> dict[str, object]:
+    given, result = schemas[method.params.__name__], method.result
+    schema = (
+        {"$ref": _REFERENCE.format(name=result.__name__)} if isinstance(result, type) else {"type": "object"}
+    )
+    return {
+        "name": name,
+        "summary": method.summary,
+        "paramStructure": "by-name",
+        "params": [
+            {"name": member, "required": member in given["required"], "schema": its}
+            for member, its in given["properties"].items()
+        ],
+        "result": {"name": "result", "schema": schema},
+    }

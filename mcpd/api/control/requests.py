@@ -14,8 +14,7 @@ import trio
 
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.lists import ListReader
-from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params
-from mcpd.api.control.openrpc import openrpc_document
+from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.calls.stages.call_log import record_filter
 from mcpd.gateway.facts import client_facts

@@ -19,15 +19,23 @@ from urllib.parse import unquote
 
 import attrs
 
+from mcpd.api.control.requests import ControlRequests
 from mcpd.api.control.stats import collect_metrics
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
 from mcpd.api.http.exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http.guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http.parser import Head
-from mcpd.api.http.rpc import HttpRpc
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.mcp.endpoint import EndpointScope, McpEndpoint, McpHandler
+from mcpd.api.mcp.frames import (
+    EVENT_HEADERS,
+    EVENT_STREAM,
+    KEEP_ALIVE,
+    is_request,
+    respond_error,
+    sse_event,
+)
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
@@ -35,6 +43,9 @@ from mcpd.config.settings import Address
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
+from mcpd.state.clients import ClientConnection
+from mcpd.wire import message as wire
+from mcpd.wire.message import METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 
 log = logging.getLogger("mcpd.http")
 
@@ -48,6 +59,8 @@ ADDRESS_FILE = "http.json"
 _ENDPOINT = re.compile(r"/(mcp|sse)(?:/([^/]+))?")
 """The transport, and the profile if any."""
 _SERVER = re.compile(r"/servers/([^/]+)/(mcp|sse)")
+_OF_A_CONNECTION = ("mcpd/attach", "mcpd/identify")
+"""Methods that change the requests that follow on their connection. HTTP requests are independent."""
 
 
 @attrs.frozen(eq=False)
@@ -207,6 +220,63 @@ class RouteHandler:
         self._mcp.close(reason)
         if self._rpc is not None:
             self._rpc.close(reason)
+
+
+class HttpRpc:
+    """Handles `/rpc` on one HTTP connection, one request at a time. Implements `ControlResponder`."""
+
+    def __init__(self, gateway: Gateway, client: ClientConnection, pid: int, spawn: SpawnTask) -> None:
+        self._exchange: HttpExchange
+        self._requests = ControlRequests(
+            gateway, self, client, pid, lambda work, _: spawn(work), lambda view, identity: None
+        )
+
+    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
+        """See `ServeRequest`."""
+        if head.method != "POST":
+            respond_error(exchange, 405, "send a POST request", headers=b"Allow: POST\r\n")
+            return
+        try:
+            # Arguments are forwarded as they are, and servers read lines.
+            message = wire.parse(body.replace(b"\r", b" ").replace(b"\n", b" "))
+        except BadFrame as error:
+            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
+            return
+        if not is_request(message):
+            respond_error(exchange, 400, "a request must have an `id` and a `method`", key=message.key)
+        elif not message.method.startswith(("mcpd/", "rpc.")) or message.method in _OF_A_CONNECTION:
+            text = "/rpc serves the control API, one request at a time; MCP is served at /mcp"
+            respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
+        else:
+            self._exchange = exchange
+            exchange.on_quiet = lambda: self._write(KEEP_ALIVE)
+            self._requests.receive(message)
+
+    def close(self, reason: str) -> None:
+        """The HTTP client has left: cancel the request in progress."""
+        self._requests.cancel_all(reason)
+        del self._requests  # it refers back; without the cycle the connection is freed immediately
+
+    def send(self, frame: bytes) -> None:
+        """Send an event. A response that has events, or takes long, is an event stream."""
+        self._write(sse_event(frame))
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        if self._exchange.is_streaming:
+            self._exchange.write(sse_event(frame))
+            self._exchange.end()
+        else:
+            self._exchange.respond(200, frame.rstrip(b"\n"))
+
+    def drop(self) -> None:
+        """No-op: HTTP clients cancel by disconnecting."""
+
+    async def wait_drained(self) -> None:
+        """No-op: the HTTP connection ends if its client is too slow."""
+
+    def _write(self, data: bytes) -> None:
+        self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)  # no-op if it was started already
+        self._exchange.write(data)
 
 
 def _not_found(_: bytes, exchange: HttpExchange) -> None:
