@@ -1,14 +1,16 @@
 """Run `mcpd` and count the Python calls that it makes, or the bytecode instructions that it executes.
 
-    python -m benchmarks.counted_daemon calls|instructions FILE mcpd's arguments…
+    python -m benchmarks.counted_daemon calls|instructions|native FILE mcpd's arguments…
 
 It counts between SIGUSR1 and SIGUSR2. It writes FILE when it has received SIGUSR1, and after SIGUSR2 with a
 line for each function: its number and its name. Only the code of mcpd and of the libraries under it counts
-that starts to run, or continues after an `await`, in between.
+that starts to run, or continues after an `await`, in between. For `native`, valgrind runs the daemon and
+counts the instructions of the processor when `vgdb` tells it to; it writes the number to FILE.1 and so on.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections import Counter
@@ -68,5 +70,18 @@ def run(what: str, file: Path, arguments: list[str]) -> None:
     main(arguments)
 
 
+def run_in_valgrind(file: Path, arguments: list[str]) -> None:
+    """Replace this process by valgrind with the daemon."""
+    options = [
+        "--tool=callgrind",
+        "--instr-atstart=no",
+        f"--callgrind-out-file={file}",
+        "--log-file=/dev/null",
+    ]
+    os.execvp("valgrind", ["valgrind", *options, sys.executable, "-m", "mcpd", *arguments])
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "native":
+        run_in_valgrind(Path(sys.argv[2]), sys.argv[3:])
     run(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

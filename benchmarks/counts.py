@@ -1,23 +1,26 @@
 """Count what a call costs inside the daemon: Python calls and bytecode instructions, which no load changes.
 
-    python -m benchmarks.counts [--check] [--calls]
+    python -m benchmarks.counts [--check] [--calls | --native]
 
 The daemon is stopped, gets IN_FLIGHT requests of `tools/call`, continues, and all answers are read. The
 server withholds its answers until it has all requests. What the daemon does later is not part of a call and
 not counted: it writes the lines of the call log a few times per second. `--check` compares the counts with
-the limits and exits with 1 if one is exceeded; `--calls` counts only calls.
+the limits and exits with 1 if one is exceeded; `--calls` counts only calls, and `--native` only the
+instructions of the processor, for which it needs valgrind.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -50,6 +53,8 @@ class Route:
     instructions: float
     """The limit of bytecode instructions for a call."""
     open: Open
+    native: float = math.inf
+    """The limit of the processor's instructions for a call."""
     stub: str = ""
     """An argument of the stub."""
     servers: int = 1
@@ -90,9 +95,13 @@ def _http(era: str) -> Open:
 
 ROUTES = {
     "same revision, `readOnlyHint`": Route(calls=28, instructions=2050, stub="kindest", open=_attach),
-    "same revision, undeclared tool": Route(calls=28, instructions=1900, stub="legacy", open=_attach),
-    "usual case: server one revision newer": Route(calls=33, instructions=2270, open=_attach),
-    "aggregate of 200 servers": Route(calls=45, instructions=2500, servers=SERVERS, open=_aggregate),
+    "same revision, undeclared tool": Route(
+        calls=28, instructions=1900, native=60_000, stub="legacy", open=_attach
+    ),
+    "usual case: server one revision newer": Route(calls=33, instructions=2270, native=75_000, open=_attach),
+    "aggregate of 200 servers": Route(
+        calls=45, instructions=2500, native=90_000, servers=SERVERS, open=_aggregate
+    ),
     "`mcpd/call`": Route(calls=620, instructions=11800, open=_control),
     "bridge, in the daemon": Route(calls=33, instructions=2280, open=_bridge),
     "HTTP, 2025-11-25": Route(calls=68, instructions=4000, http=True, open=_http("legacy")),
@@ -102,7 +111,7 @@ ROUTES = {
 
 
 def count(route: Route, what: str, *, shows_functions: bool = False) -> float:
-    """Return the `calls` or `instructions` for one call on a route.
+    """Return the `calls`, `instructions` or `native` instructions for one call on a route.
 
     `shows_functions`: print the part of each function in the last batch.
     """
@@ -121,19 +130,42 @@ def count(route: Route, what: str, *, shows_functions: bool = False) -> float:
         counts, found = [], list[tuple[int, str]]()
         for _ in range(BATCHES + 1):
             time.sleep(_PAUSE)
-            os.kill(daemon.pid, signal.SIGUSR1)
-            _read(file)  # it counts now
+            counter = _native(daemon.pid, file) if what == "native" else _python(daemon.pid, file)
+            next(counter)
             os.kill(daemon.pid, signal.SIGSTOP)
             _wait_stopped(daemon.pid)
             with way.batch(IN_FLIGHT):
                 os.kill(daemon.pid, signal.SIGCONT)
-            os.kill(daemon.pid, signal.SIGUSR2)
-            found = _read(file)
+            found = next(counter)
             counts.append(sum(number for number, _ in found) / IN_FLIGHT)
         if shows_functions:
             for number, name in found:
                 print(f"{number / IN_FLIGHT:9.2f} {name}")
         return statistics.median(counts[1:])  # the first one includes what is made once for a client
+
+
+def _python(pid: int, file: Path) -> Iterator[list[tuple[int, str]]]:
+    """Start to count, and then return the numbers of all functions."""
+    os.kill(pid, signal.SIGUSR1)
+    yield _read(file)
+    os.kill(pid, signal.SIGUSR2)
+    yield _read(file)
+
+
+def _native(pid: int, file: Path) -> Iterator[list[tuple[int, str]]]:
+    """Start to count, and then return a single number."""
+    for command in ("instrumentation on", "zero"):
+        _tell_valgrind(pid, command)
+    yield []
+    _tell_valgrind(pid, "dump")
+    [dump] = file.parent.glob(f"{file.name}.*")
+    text = dump.read_text()
+    dump.unlink()
+    yield [(int(text.partition("\ntotals: ")[2].split()[0]), "native instructions")]
+
+
+def _tell_valgrind(pid: int, command: str) -> None:
+    subprocess.run(["vgdb", f"--pid={pid}", *command.split()], check=True, timeout=LIMIT, capture_output=True)
 
 
 def _read(file: Path) -> list[tuple[int, str]]:
@@ -156,6 +188,7 @@ def main() -> int:
     flags = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     flags.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
     flags.add_argument("--calls", action="store_true", help="count only Python calls")
+    flags.add_argument("--native", action="store_true", help="count only instructions of the processor")
     flags.add_argument("--only", help="routes whose name contains this text")
     flags.add_argument("--functions", action="store_true", help="show the part of each function")
     given = flags.parse_args()
@@ -163,8 +196,9 @@ def main() -> int:
     for name, route in ROUTES.items():
         if given.only and given.only not in name:
             continue
-        limits = {"calls": route.calls, "instructions": route.instructions}
-        for what in ("calls",) if given.calls else ("calls", "instructions"):
+        limits = {"calls": route.calls, "instructions": route.instructions, "native": route.native}
+        kinds = ("native",) if given.native else ("calls",) if given.calls else ("calls", "instructions")
+        for what in kinds:
             found = count(route, what, shows_functions=given.functions)
             is_over = found > limits[what]
             exceeded |= is_over
