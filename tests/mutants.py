@@ -46,6 +46,8 @@ REPLACEMENTS = {
     "True": "False",
     "False": "True",
 }
+CLASS_OPTIONS = {"eq", "frozen", "gc", "kw_only", "order", "repr", "slots", "weakref"}
+"""Keyword arguments that decide what a class costs or forbids: no test of behavior can depend on them."""
 REQUIRED = 0.9
 
 
@@ -71,13 +73,17 @@ class Mutant:
 
 
 def mutants_of(module: Path, source: str) -> Iterator[Mutant]:
-    """Yield every mutant of a module. `not` after `is` is left out: removing it changes two operators."""
-    previous = ""
+    """Yield every mutant of a module.
+
+    `not` after `is` is left out, because removing it changes two operators, and so are options of classes.
+    """
+    before, previous = "", ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         mutable = token.type in (tokenize.OP, tokenize.NAME) and token.string in REPLACEMENTS
-        if mutable and not (token.string == "not" and previous == "is"):
+        is_option = previous == "=" and before in CLASS_OPTIONS
+        if mutable and not is_option and not (token.string == "not" and previous == "is"):
             yield Mutant(module, *token.start, token.string, REPLACEMENTS[token.string])
-        previous = token.string
+        before, previous = previous, token.string
 
 
 def nearest_tests(module: Path) -> list[str]:
