@@ -54,7 +54,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("secret", "secret", "Manage the secrets referenced as ${secret:NAME}."),
         ("policy", "policy", "Explain which client may use which tools."),
         ("approvals", "policy", "List the calls that wait for your approval, or answer them."),
-        ("config", "config_edit", "Validate, show, locate or restore the configuration."),
+        ("config", "config_edit", "Validate, show or locate the configuration."),
     ),
     "Diagnostics": (
         ("ui", "help_version", "Open the dashboard in your browser."),

@@ -33,7 +33,7 @@ _EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config path")
 def config() -> None:
-    """Validate, show, locate or restore the configuration."""
+    """Validate, show or locate the configuration."""
 
 
 @config.command(
