@@ -177,3 +177,16 @@ def test_variable_that_is_not_set_is_no_reason_to_edit(monkeypatch: pytest.Monke
     has_it = "mcpctl daemon restart   (passes NOPE_TOKEN of this shell to mcpd; or write "
     assert config_step([{"message": message}]).startswith(has_it)
     assert decision.next_step(failed).startswith("mcpctl daemon restart   (with NOPE_TOKEN set in ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "expected"),
+    [
+        ("exited", "MY_API_KEY is required", True),
+        ("exited", "please provide MY_API_KEY for more features", False),
+        ("exited", "error: no database", False),
+        ("timeout", "MY_API_KEY is required", False),
+    ],
+)
+def test_missing_variable_needs_a_person(kind: str, line: str, expected: bool) -> None:
+    assert decision.needs_person({"kind": kind, "stderr": [line]}) is expected

@@ -280,8 +280,10 @@ async def test_shared_server_is_not_given_the_directory_of_a_bridge(w: World) ->
     """The client would declare no roots if it were connected directly."""
     client = ClientIdentity(via="socket", cwd="/a")
     session = w.gateway.open_session(w.gateway.view("srv"), client, lambda frame: None, w.spawn)
-    assert session.effective_roots()
+    assert session.effective_roots() == (Raw(b'{"uri":"file:///a"}'),)
     assert roots(w, w.server) == []
+    session.roots = (Raw(b'{"uri":"file:///b"}'),)
+    assert session.effective_roots() == session.roots
 
 
 async def test_servers_hear_when_a_client_with_roots_leaves(w: World) -> None:

@@ -132,6 +132,15 @@ def test_refusal_is_forgotten_on_a_new_request_or_connection() -> None:
     assert interests.subscribe_result(B) is None
 
 
+def test_confirmation_says_whether_changes_may_have_been_missed() -> None:
+    interests = NotificationInterests()
+    interests.follow_resources("x", [A])
+    assert not interests.confirm(A)
+    interests.on_disconnected()
+    assert interests.confirm(A)
+    assert not interests.confirm(B), "nobody follows it"
+
+
 # ── 2024-11-05 to 2025-11-25 ────────────────────────────────────────────────────────────────────
 
 

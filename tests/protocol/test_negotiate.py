@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.model.errors import LinkLost, NoCommonVersion, UpstreamRefused
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NoCommonVersion, UpstreamRefused
 from mcpd.protocol import legacy
-from mcpd.protocol.negotiate import Hint, ServerDiedDuringProbe, negotiate
+from mcpd.protocol.negotiate import Hint, ServerDiedDuringProbe, _suggests_other_era, negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.transports.peer import Json, Peer, connected
 
@@ -246,3 +246,19 @@ def _json(value: object) -> str:
 
 async def _ignore_end(peer: Peer) -> None:
     await negotiate(peer.link, quiet(), "legacy", 5, lambda step, outcome, seconds: None)
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 500, 501])
+def test_server_that_does_not_know_the_request_may_know_the_other_era(status: int) -> None:
+    assert _suggests_other_era(HttpRefused("x", server="s", status=status))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LinkLost("x"),
+        *(HttpRefused("x", server="s", status=status) for status in (307, 401, 403, 408, 429, 502, 503)),
+    ],
+)
+def test_server_that_is_busy_or_refuses_access_is_not_asked_in_the_other_era(error: McpdError) -> None:
+    assert not _suggests_other_era(error)
