@@ -101,13 +101,8 @@ class RecordMaker:
         second = int(entry.at)
         if second != self._second:
             self._second, self._second_text = second, rfc3339(second)[:19]
-        params, message, name = entry.params, entry.message, entry.spec.name
-        if message:
-            if is_temporary(name):
-                message = without_name(message, name)
-            message = shorten(self._mask(message), _MESSAGE_LENGTH)
-        trace = _TRACE_ID.match(trace_context(params)[0])
-        return CallRecord(
+        params = entry.params
+        record = CallRecord(
             at=f"{self._second_text}.{int((entry.at - second) * 1000):03}Z",
             outcome=entry.outcome,
             client=self._client,
@@ -121,12 +116,18 @@ class RecordMaker:
             response_bytes=entry.response_size,
             cached=entry.is_cached,
             digest=sha256(params).hexdigest()[:16],
-            code=entry.code[:_CODE_LENGTH],
-            message=message,
-            trace=trace[1] if trace else "",
-            arguments=self._content(params) if self._shows_contents else "",
-            result=self._content(entry.result) if self._shows_contents else "",
         )
+        if entry.code or entry.message:
+            message, name = entry.message, entry.spec.name
+            if is_temporary(name):
+                message = without_name(message, name)
+            record.code = entry.code[:_CODE_LENGTH]
+            record.message = shorten(self._mask(message), _MESSAGE_LENGTH)
+        if b'"traceparent"' in params and (trace := _TRACE_ID.match(trace_context(params)[0])):
+            record.trace = trace[1]
+        if self._shows_contents:
+            record.arguments, record.result = self._content(params), self._content(entry.result)
+        return record
 
     def _identify(self, caller: Caller, context: ClientContext) -> None:
         identity = caller.identify(context)
