@@ -53,7 +53,7 @@ LINES = {
     "mcpd": 989,
     "mcpd/api": 5_444,
     "mcpd/auth": 5_028,
-    "mcpd/calls": 6_302,
+    "mcpd/calls": 6_303,
     "mcpd/client": 1_322,
     "mcpd/config": 4_587,
     "mcpd/files": 595,

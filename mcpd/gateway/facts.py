@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.calls.policies import Policies
+from mcpd.calls.permissions import Policies
 from mcpd.gateway.views import View
 from mcpd.model.errors import Overloaded
 from mcpd.model.policy import ClientFacts, Decision, ItemKind, Profile

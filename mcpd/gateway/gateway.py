@@ -15,7 +15,7 @@ from msgspec import Raw
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine
-from mcpd.calls.policies import Policies
+from mcpd.calls.permissions import Policies
 from mcpd.calls.routes import StageFactory
 from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals, ApprovalStageFactory
 from mcpd.calls.stages.cache import CacheStageFactory

@@ -35,7 +35,7 @@ from mcpd.calls.client_context import (
     forwarded_capabilities,
 )
 from mcpd.calls.engine import CallEngine
-from mcpd.calls.policies import Policies, refuse_denied
+from mcpd.calls.permissions import Policies, refuse_denied
 from mcpd.calls.questions.router import ANSWER_TIMEOUT
 from mcpd.calls.routes import Target
 from mcpd.gateway.facts import ServerCallCounts, SessionFacts, VisibleEntries

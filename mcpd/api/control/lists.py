@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.api.control.calls import ControlClient
-from mcpd.calls.policies import Policies
+from mcpd.calls.permissions import Policies
 from mcpd.model.api import MissingServer, PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.policy import Decision, ItemKind, tags_of_tool
 from mcpd.model.status import ServerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from mcpd.calls.policies import used_item
+from mcpd.calls.permissions import used_item
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.model.api import ClientsResult, ConnectedClient, ServerUsage

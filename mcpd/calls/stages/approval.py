@@ -23,7 +23,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import SUSPENDED, Call, Caller, Scope, Stage, StageWork
-from mcpd.calls.policies import PERMISSION, Policies
+from mcpd.calls.permissions import PERMISSION, Policies
 from mcpd.config.settings import Settings
 from mcpd.model.config_api import PendingApproval
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem

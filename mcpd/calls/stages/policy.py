@@ -15,7 +15,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, Stage, is_name_unique
-from mcpd.calls.policies import (
+from mcpd.calls.permissions import (
     PERMISSION,
     Permission,
     Policies,

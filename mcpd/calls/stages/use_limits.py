@@ -12,7 +12,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, Stage
-from mcpd.calls.policies import PERMISSION, Permission, Policies
+from mcpd.calls.permissions import PERMISSION, Permission, Policies
 from mcpd.config.settings import Settings
 from mcpd.model.errors import LimitReached
 from mcpd.model.events import CallOutcome
