@@ -53,7 +53,8 @@ class _CallCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             hint = "mcpctl call --help   (an argument of the tool is written KEY=VALUE)"
-            raise UsageError(error.format_message(), hint=hint) from None
+            near = {"suggestions": [*error.possibilities]} if error.possibilities else {}
+            raise UsageError(error.format_message(), hint=hint, **near) from None
 
 
 @click.command(

@@ -157,6 +157,7 @@ def test_prompt_messages_are_translated() -> None:
         (R4, R5, "tools/call", -32021, -32021),
         (R4, R4, "tools/call", -32000, -32000),
         (R5, R5, "tools/call", -32602, -32602),
+        (R5, R5, "tools/call", -32000, -32000),
         (R4, R5, "tools/call", 7, 7),
     ],
 )

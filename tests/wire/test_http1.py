@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from mcpd.wire.http1 import MAX_HEAD, BadResponse, Http1Response
+from mcpd.wire.http1 import _MAX_HEADERS, MAX_HEAD, BadResponse, Http1Response
 
 Outcome = tuple[object, ...]
 
@@ -101,6 +101,12 @@ def test_endless_head_is_refused(endless: bytes) -> None:
         response.feed(b"x" * 1000)
     with pytest.raises(BadResponse):
         response.feed(b"x" * 1000)
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(_MAX_HEADERS, False), (_MAX_HEADERS + 1, True)])
+def test_headers_are_limited_in_number(count: int, is_refused: bool) -> None:
+    headers = b"A: b\r\n" * (count - 1) + b"Content-Length: 0\r\n"
+    assert (ours([b"HTTP/1.1 200 OK\r\n" + headers + b"\r\n"]) == ("bad",)) is is_refused
 
 
 @pytest.mark.parametrize(
