@@ -281,7 +281,7 @@ def may_have_meta(params: bytes) -> bool:
 
 
 def request_with_meta(
-    key: bytes, method: str, params: Raw | bytes, ours: bytes, token: bytes = b"", *, plain: bool = False
+    key: bytes, method: str, params: Raw | bytes, ours: bytes, token: bytes = b"", *, plain: bool
 ) -> bytes:
     """Return the line of a request with `ours` in `params._meta`, as `merge_meta` adds it.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,13 @@ async def test_what_was_read_of_stderr_is_kept_when_the_process_has_ended(
     os.close(reads)
     os.close(writes)
     assert [len(portion) for portion in portions] == [4096, 20_000 - 4096]
+
+
+def test_signal_says_whether_a_process_of_the_group_is_left() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        child = object.__new__(Child)
+        child.pid = process.pid
+        assert child.signal_group(0)
+        assert child.signal_group(signal.SIGKILL)
+        process.wait()
+        assert not child.signal_group(0)

@@ -45,6 +45,10 @@ RULES = {
     "a priming event without a data line": (b"id: e1\n\n", [SseEvent("message", b"", "e1", None)]),
     "a time to wait and nothing else": (b"retry: 1500\n\n", [SseEvent("message", b"", None, 1500)]),
     "a name without a data line": (b"event: endpoint\n\n", [SseEvent("endpoint", b"", None, None)]),
+    "the longest id and time to wait": (
+        b"id: %b\nretry: %b\n\n" % (b"x" * 4096, b"9" * 18),
+        [SseEvent("message", b"", "x" * 4096, 10**18 - 1)],
+    ),
     "the id stays until the next one": (
         b"id: 1\ndata: a\n\ndata: b\n\nid: 2\ndata: c\n\n",
         [SseEvent("message", d, i, None) for d, i in ((b"a", "1"), (b"b", "1"), (b"c", "2"))],
