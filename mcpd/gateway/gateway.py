@@ -393,7 +393,7 @@ def forward_log_message(
         receivers = _receivers([notification.exchange])
     elif server.upstream is None:
         return
-    elif calls := [e for e in server.upstream.link.outstanding() if e.method in INTERACTIVE_METHODS]:
+    elif calls := [e for e in server.upstream.link.requests.outstanding() if e.method in INTERACTIVE_METHODS]:
         receivers = _receivers(calls)
     else:
         receivers = [(session.context, session.send) for session in levels_set]

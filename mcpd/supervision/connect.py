@@ -173,7 +173,7 @@ class ConnectStrategy:
             limit = times.connect * _PROBE_SHARE
             return await negotiate(link, hooks, self._era_hint, self._probe_timeout(times), trace, limit)
         problem = f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
-        if self.kind == "stdio" and link.unparsable_lines and link.last_received_at == began_at:
+        if self.kind == "stdio" and link.deviations.unparsable_lines and link.last_received_at == began_at:
             raise NotMcpOutput(problem)
         raise trio.TooSlowError(problem)
 

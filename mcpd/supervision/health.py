@@ -81,7 +81,7 @@ async def run_health_checks(
         try:
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)
         except NeedsAuth as error:
-            if not link.is_busy:
+            if not link.requests.is_busy:
                 link.stop_accepting(error)  # a call that comes now must not be lost with the connection
                 raise  # nothing can be used without a login
             needs_login = True  # what the server accepted before may still be answered
@@ -90,7 +90,7 @@ async def run_health_checks(
             if link.end_error is not None:
                 raise
             is_life = _is_answer(link, error)
-            if is_life or _shows_life(link, error, heard) or (link.is_busy and not is_stopped()):
+            if is_life or _shows_life(link, error, heard) or (link.requests.is_busy and not is_stopped()):
                 misses = 0
                 if not is_life:
                     await trio.sleep(times.ping)

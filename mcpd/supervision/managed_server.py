@@ -458,7 +458,7 @@ class ManagedServer:
             returncode=returncode,
             stderr=self.log.failure_lines() if child else (),
             unparsable_output=unparsable_output(link, self._strategy.kind, mask) if link else "",
-            unparsable_sample=shorten(mask(link.unparsable_sample)) if link else "",
+            unparsable_sample=shorten(mask(link.deviations.unparsable_sample)) if link else "",
             is_remote=isinstance(self.spec, RemoteSpec),
         )
         self._handle_failure(error, evidence)

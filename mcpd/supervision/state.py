@@ -216,7 +216,7 @@ def build_status(
     if link is not None and (unparsable := unparsable_output(link, kind, mask)):
         warnings.append(unparsable)
     if upstream is not None:
-        warnings += [f"{count} {what}" for what, count in upstream.link.protocol_deviations.items()]
+        warnings += [f"{count} {what}" for what, count in upstream.link.deviations.counts.items()]
     if log.dropped:
         warnings.append(f"{log.dropped} log lines could not be written to {log.path}")
     status = ServerStatus(
@@ -256,7 +256,7 @@ def build_status(
             session=None if session is None else bool(session),
             server_info=upstream.info,
             capabilities=tuple(sorted(upstream.capabilities)),
-            in_flight=upstream.link.in_flight,
+            in_flight=upstream.link.requests.in_flight,
         )
     return status
 
@@ -301,7 +301,7 @@ def _connection(status: ServerStatus) -> ConnectionStatus:
 
 def unparsable_output(channel: Channel, kind: TransportKind, mask: Callable[[str], str]) -> str:
     """Describe the output that was not JSON-RPC, with a sample; empty if there was none."""
-    count, first = channel.unparsable_lines, shorten(mask(channel.unparsable_sample))
+    count, first = channel.deviations.unparsable_lines, shorten(mask(channel.deviations.unparsable_sample))
     what, where = ("line", " on its stdout") if kind == "stdio" else ("frame", "")
     if count == 1:
         return f"1 {what}{where} was not JSON-RPC: {first}"

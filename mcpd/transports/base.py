@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn, Protocol
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.transports.outgoing_request import BeforeRetry, Exchange
+from mcpd.transports.pending_requests import PendingRequests
 from mcpd.wire.message import Message
 
 
@@ -51,6 +52,29 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a broken event stream can be resumed with `Last-Event-ID`."""
 
 
+_SAMPLE = 4096
+"""Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
+
+
+class Deviations(msgspec.Struct):
+    """What a server has sent against the protocol, and mcpd has tolerated."""
+
+    unparsable_lines: int = 0
+    """Number of received lines (or frames) that were not JSON-RPC."""
+    unparsable_sample: str = ""
+    """The beginning of the first of them, unmasked: mask it before shortening it."""
+    late_replies: int = 0
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    """All others: description and count."""
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def count_unparsable(self, line: bytes) -> None:
+        self.unparsable_lines += 1
+        self.unparsable_sample = self.unparsable_sample or line[:_SAMPLE].decode("utf-8", "replace")
+
+
 class Channel(Protocol):
     """A connection to one server: many concurrent requests, each of which gets a response or an error once.
 
@@ -65,13 +89,8 @@ class Channel(Protocol):
     inbound: Inbound
     allows_batches: bool
     """Whether the revision allows JSON-RPC batches."""
-    unparsable_lines: int
-    """Number of received lines (or frames) that were not JSON-RPC."""
-    unparsable_sample: str
-    """The beginning of the first of them, unmasked: mask it before shortening it."""
-    late_replies: int
-    protocol_deviations: dict[str, int]
-    """Tolerated violations of the protocol by the server: description and count."""
+    deviations: Deviations
+    requests: PendingRequests
     last_received_at: float
     """When the last complete message arrived (`trio.current_time()`)."""
     last_success_at: float
@@ -99,9 +118,6 @@ class Channel(Protocol):
         Does not wait. Raises LinkLost, Overloaded, or the error of `stop_accepting`, if nothing was sent, and
         BadFrame if params is not an object. Otherwise the exchange's callbacks report the result.
         """
-
-    def extend_deadline(self, exchange: Exchange, seconds: float) -> None:
-        """Allow the request to be silent for `seconds` from now on; progress does not shorten that."""
 
     def cancel(self, exchange: Exchange, reason: str) -> None:
         """Stop waiting, and notify the server if the request was sent. No effect on a finished request."""
@@ -133,16 +149,6 @@ class Channel(Protocol):
     correlates_server_requests: bool
     """Whether what a server sends during a request names that request (see `Inbound`). Over Streamable HTTP
     it should, and becomes False once a request has arrived that does not."""
-
-    def outstanding(self) -> Collection[Exchange]:
-        """Return the requests that the server is working on."""
-
-    @property
-    def in_flight(self) -> int: ...
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a response with a deadline is pending."""
 
     async def run(self) -> NoReturn:
         """Run the channel until it ends. Then raise `end_error`, having failed every request."""

@@ -98,7 +98,7 @@ class SseChannel(RequestMultiplexer):
         if event.event == "endpoint":
             self._set_endpoint(event.data.decode("utf-8", "replace").strip())
         elif event.event == "message" and event.data:
-            self.receive(bodies.to_one_line(event.data))
+            self.receiver.receive(bodies.to_one_line(event.data))
 
     def _set_endpoint(self, named: str) -> None:
         """Send to this endpoint from now on. Raises ProtocolViolation for one of another origin."""
@@ -163,7 +163,7 @@ class SseChannel(RequestMultiplexer):
             refused = inbox.connection_lost(error, exchange.description)
         except McpdError as error:
             refused = error
-        if refused is not None and self._pop_pending(exchange.key) is exchange:
+        if refused is not None and self.requests.discard(exchange):
             self._send_queued()
             self._fail_lost(exchange, refused)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
@@ -21,7 +20,7 @@ from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.json_text import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
-from mcpd.transports.base import Dialect, Inbound, NullInbound
+from mcpd.transports.base import Deviations, Dialect, Inbound, NullInbound
 from mcpd.transports.outgoing_request import (
     Exchange,
     answer_dropped,
@@ -29,6 +28,7 @@ from mcpd.transports.outgoing_request import (
     protocol_violation,
     timed_out,
 )
+from mcpd.transports.pending_requests import PendingRequests
 from mcpd.wire import message as wire
 from mcpd.wire.limits import DroppedMessage, is_response
 from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, Message, request_with_meta
@@ -37,70 +37,10 @@ log = logging.getLogger("mcpd.link")
 _batch = batch()
 _MAX_BATCH = 1000
 """Messages in one batch from a server; all of them are handled in one turn."""
-_SAMPLE = 4096
-"""Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
 
-class RequestMultiplexer:
-    """The part of a `Channel` that all transports share; see there for the public members.
-
-    A subclass implements `_send_request`, `_withdraw_request`, `_unsent_requests` and `_send_frame`, runs
-    `watch_deadlines`, and passes each received frame to `receive`.
-    """
-
-    has_headers = False
-    correlates_server_requests = False
-
-    def __init__(self, spec: ServerSpec) -> None:
-        self.name = spec.name
-        self.inbound: Inbound = NullInbound()
-        self.dialect = Dialect()
-        self.allows_batches = False
-        self.unparsable_lines = 0
-        self.unparsable_sample = ""
-        self.late_replies = 0
-        self.protocol_deviations: dict[str, int] = {}
-        self.last_received_at = trio.current_time()
-        self.last_success_at = -math.inf
-        self.end_error: McpdError | None = None
-        self.session: str | None = None
-        self.last_http_status = ""
-        self.tap: Callable[[str, bytes], None] | None = None
-        self.on_lost: Callable[[], None] | None = None
-        self.on_refused: Callable[[], None] | None = None
-        self._meta = b""
-        self._call_meta = b'"progressToken":'
-        self._refusal: McpdError | None = None
-        """See `stop_accepting`."""
-        self._max_in_flight = spec.max_in_flight
-        self._max_queued = spec.max_queued
-        self._pending: dict[bytes, Exchange] = {}
-        self._long_lived: dict[bytes, Exchange] = {}
-        self._queue: deque[tuple[Exchange, bytes]] = deque()
-        self._last_id = 0
-        self._timer = trio.CancelScope()
-        self._timer_at = math.inf
-
-    def __repr__(self) -> str:
-        state = "open" if self.end_error is None else f"ended: {self.end_error.message}"
-        counts = f"pending={len(self._pending)} queued={len(self._queue)}"
-        return f"<{type(self).__name__} {self.name} {counts} {state}>"
-
-    async def run(self) -> NoReturn:
-        """See `Channel.run`. Watches the deadlines while `_transfer` reads and writes."""
-        reason = "the connection was closed"
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.watch_deadlines)
-                reason = await self._transfer(nursery)
-                self.report_lost()
-                nursery.cancel_scope.cancel(reason=reason)
-        finally:
-            self.close(reason)
-        assert self.end_error is not None
-        raise self.end_error
-
-    # ── transferring frames (in subclasses) ─────────────────────────────────────────────────────
+class FrameTransport:
+    """How a transport carries frames: what a subclass of `RequestMultiplexer` implements."""
 
     async def _transfer(self, nursery: trio.Nursery) -> str:
         """Read and write until the connection ends; return why. More tasks may run in `nursery`."""
@@ -122,6 +62,70 @@ class RequestMultiplexer:
         """Send any other frame. Not called after the end."""
         raise NotImplementedError
 
+    def has_unread_input(self) -> bool:
+        return False
+
+    async def wait_flushed(self) -> None:
+        """Frames are sent in order, so there is nothing to wait for."""
+
+    async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
+        """No separate stream is needed."""
+
+
+class RequestMultiplexer(FrameTransport):
+    """The part of a `Channel` that all transports share; see there for the public members.
+
+    A subclass implements `FrameTransport`, and passes each received frame to the `receiver`.
+    """
+
+    has_headers = False
+    correlates_server_requests = False
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self.name = spec.name
+        self.inbound: Inbound = NullInbound()
+        self.dialect = Dialect()
+        self.allows_batches = False
+        self.deviations = Deviations()
+        self.last_received_at = trio.current_time()
+        self.last_success_at = -math.inf
+        self.end_error: McpdError | None = None
+        self.session: str | None = None
+        self.last_http_status = ""
+        self.tap: Callable[[str, bytes], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
+        self.on_refused: Callable[[], None] | None = None
+        self._meta = b""
+        self._call_meta = b'"progressToken":'
+        self._refusal: McpdError | None = None
+        """See `stop_accepting`."""
+        self._max_in_flight = spec.max_in_flight
+        self._max_queued = spec.max_queued
+        self.requests = PendingRequests()
+        self._pending = self.requests.pending
+        self._queue = self.requests.queue
+        self._last_id = 0
+        self.receiver = Receiver(self)
+
+    def __repr__(self) -> str:
+        state = "open" if self.end_error is None else f"ended: {self.end_error.message}"
+        counts = f"pending={len(self._pending)} queued={len(self._queue)}"
+        return f"<{type(self).__name__} {self.name} {counts} {state}>"
+
+    async def run(self) -> NoReturn:
+        """See `Channel.run`. Watches the deadlines while `_transfer` reads and writes."""
+        reason = "the connection was closed"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.requests.watch_deadlines, self._expire)
+                reason = await self._transfer(nursery)
+                self.report_lost()
+                nursery.cancel_scope.cancel(reason=reason)
+        finally:
+            self.close(reason)
+        assert self.end_error is not None
+        raise self.end_error
+
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
     def submit(
@@ -137,8 +141,8 @@ class RequestMultiplexer:
         deadline, hard_deadline = now + exchange.idle_timeout, now + exchange.total_timeout
         exchange.hard_deadline = hard_deadline
         exchange.deadline = deadline = deadline if deadline < hard_deadline else hard_deadline
-        if deadline < self._timer_at:
-            self._timer_at = self._timer.deadline = deadline
+        if deadline < self.requests.next_deadline:
+            self.requests.watch_earlier(deadline)
         # Every call asks for progress, because it also shows that the server is working.
         if method == "tools/call" or exchange.wants_progress:
             meta = exchange.meta + b',"progressToken":' if exchange.meta else self._call_meta
@@ -175,27 +179,18 @@ class RequestMultiplexer:
         self._meta = meta = dialect.meta
         self._call_meta = meta + b',"progressToken":' if meta else b'"progressToken":'
 
-    def extend_deadline(self, exchange: Exchange, seconds: float) -> None:
-        exchange.deadline = deadline = min(trio.current_time() + seconds, exchange.hard_deadline)
-        if deadline < self._timer_at:
-            self._timer_at = self._timer.deadline = deadline
-
     def cancel(self, exchange: Exchange, reason: str) -> None:
         if self._remove(exchange, reason) and exchange.stats is not None:
             exchange.stats.cancelled += 1
 
     def _remove(self, exchange: Exchange, reason: str) -> bool:
-        table = self._long_lived if exchange.long_lived else self._pending
-        if table.get(exchange.key) is exchange:
-            del table[exchange.key]
+        if self.requests.discard(exchange):
             if not self._withdraw_request(exchange, reason) and exchange.cancellable:
                 params = msgspec.json.encode({"requestId": Raw(exchange.key), "reason": reason})
                 self.notify("notifications/cancelled", params)
             self._send_queued()
             return True
-        before = len(self._queue)
-        self._queue = deque(entry for entry in self._queue if entry[0] is not exchange)
-        return len(self._queue) < before
+        return self.requests.withdraw_queued(exchange)
 
     def notify(self, method: str, params: bytes = b"") -> None:
         self._tap_and_send(wire.notification(method, params))
@@ -206,30 +201,10 @@ class RequestMultiplexer:
     def refuse(self, request: Message, code: int, message: str) -> None:
         self._send_reply(wire.error(request.key, wire.error_body(code, message)))
 
-    def outstanding(self) -> Collection[Exchange]:
-        return self._pending.values()
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._pending) + len(self._queue)
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._queue) or any(e.deadline != math.inf for e in self._pending.values())
-
-    def has_unread_input(self) -> bool:
-        return False
-
-    async def wait_flushed(self) -> None:
-        """Frames are sent in order, so there is nothing to wait for."""
-
-    async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
-        """No separate stream is needed."""
-
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
 
     def _send(self, exchange: Exchange, frame: bytes) -> None:
-        (self._long_lived if exchange.long_lived else self._pending)[exchange.key] = exchange
+        self.requests.add(exchange)
         if self.tap is not None:
             self.tap("→", frame.rstrip())
         self._send_request(exchange, frame)
@@ -248,51 +223,7 @@ class RequestMultiplexer:
         while self._queue and len(self._pending) < self._max_in_flight:
             self._send(*self._queue.popleft())
 
-    # ── receiving ───────────────────────────────────────────────────────────────────────────────
-
-    def receive(
-        self,
-        line: bytes,
-        exchange: Exchange | None = None,
-        *,
-        may_be_batch: bool = True,
-        message: Message | None = None,
-    ) -> None:
-        """Handle one frame, within a `batch()`.
-
-        `exchange`: the request on whose own stream it came. `may_be_batch`: False for a part of a batch.
-        `message`: the frame if it is parsed already.
-        """
-        if message is None:
-            try:
-                is_plain = line.isascii() and len(line) <= MAX_ID
-                message = wire.decode_envelope(line) if is_plain else wire.parse(line)
-            except DECODE_ERRORS:
-                self._receive_unusual(line, exchange, may_be_batch=may_be_batch)
-                return
-        if self.tap is not None:
-            self.tap("←", line)
-        if message.method:
-            self._receive_server_message(message, exchange)
-            return
-        key = bytes(message.id)
-        answered = self._pending.pop(key, None) or self._long_lived.pop(key, None)
-        if answered is None:
-            self._receive_unmatched(message, line)
-        else:
-            self._deliver_response(answered, message, line)
-
-    def _receive_unusual(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
-        """Receive what is not one message, or needs a repair."""
-        try:
-            message = wire.parse(line)
-        except BadFrame:
-            self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
-        else:
-            self.receive(line, exchange, message=message)
-
-    def _pop_pending(self, key: bytes) -> Exchange | None:
-        return self._pending.pop(key, None) or self._long_lived.pop(key, None)
+    # ── results ───────────────────────────────────────────────────────────────────────────────
 
     def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
         """Pass a response to an exchange that was removed from the table."""
@@ -332,120 +263,6 @@ class RequestMultiplexer:
         """A bug in handling one request must not end the connection, which is shared."""
         log.exception("%s: an error in mcpd itself in %s", self.name, doing)
 
-    def _receive_server_message(self, message: Message, exchange: Exchange | None) -> None:
-        self.last_received_at = _batch.now
-        if len(message.params) > MAX_BYTES:
-            self._refuse_large(message)
-        elif message.id is not ABSENT:
-            self.inbound.on_request(message, exchange)
-        elif message.method == "notifications/progress":
-            self._receive_progress(message)
-        else:
-            self.inbound.on_notification(message, exchange)
-
-    def _refuse_large(self, message: Message) -> None:
-        """Refuse a request of the server, or ignore a notification, that is too large to be decoded."""
-        if message.id is ABSENT:
-            self._count_deviation(f"notifications longer than {MAX_BYTES} bytes were ignored")
-        else:
-            size, method = len(message.params), shorten(message.method, 60)
-            text = f"the params of {method} have {size} bytes, and mcpd accepts at most {MAX_BYTES}"
-            self.refuse(message, wire.INVALID_PARAMS, text)
-
-    def _receive_unparsable(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
-        stripped = line.strip()
-        if not stripped:
-            return  # blank lines between messages are common
-        if self.allows_batches and may_be_batch and stripped.startswith(b"["):
-            try:
-                parts = wire.split_batch(stripped, _MAX_BATCH)
-            except BadFrame:
-                pass  # not a batch
-            else:
-                for part in parts:
-                    self.receive(part, exchange, may_be_batch=False)
-                return
-        if self.tap is not None:
-            self.tap("←", line)
-        self._count_unparsable(line)
-        unreadable = DroppedMessage("an unparsable message (invalid or nested too deeply)")
-        unreadable.add(line)
-        message = unreadable.envelope()
-        if message is None or not is_response(message):
-            return
-        answered = self._pop_pending(wire.normalize_id(message.key))
-        if answered is not None:
-            self._send_queued()
-            how = f"with {unreadable.reason}: {shorten(line)}"
-            self._fail_lost(answered, protocol_violation(self.name, answered, how))
-
-    def receive_dropped(self, dropped: DroppedMessage) -> None:
-        """Fail the request that a message answers which exceeds a limit, or refuse that of the server.
-
-        Call this within a `batch()`.
-        """
-        self.last_received_at = _batch.now
-        self._count_deviation(f"messages with {dropped.reason} were dropped (raise `maxFrame` to allow them)")
-        message = dropped.envelope()
-        what = "a message of unknown kind, which may be the response to a call in progress"
-        if message is not None and message.method:
-            what = shorten(message.method, 60)
-            if message.id is not ABSENT:
-                self.refuse(message, wire.INVALID_PARAMS, f"{what} was dropped: it has {dropped.reason}")
-        elif message is not None and is_response(message):
-            what = "a response to no request in progress"
-            answered = self._pop_pending(self._key_answered(message))
-            if answered is not None:
-                what = f"the response to {answered.description}"
-                self._send_queued()
-                self._fail_lost(answered, answer_dropped(self.name, answered, dropped.reason))
-        log.warning("%s: %s was dropped: it has %s", self.name, what, dropped.reason)
-
-    def _key_answered(self, message: Message) -> bytes:
-        """Return the id of the request that a dropped response answers; empty if that is unknown.
-
-        If no id could be read, this is the only request in progress.
-        """
-        if message.id is not ABSENT:
-            return wire.normalize_id(message.key)
-        keys = [*self._pending, *self._long_lived]
-        return keys[0] if len(keys) == 1 else b""
-
-    def _receive_unmatched(self, message: Message, line: bytes) -> None:
-        key = message.key
-        number = wire.normalize_id(key)
-        exchange = self._pop_pending(number) if number != key else None
-        if exchange is not None:
-            self._count_deviation("responses had an id of another type than the request")
-            message.id = Raw(number)
-            self._deliver_response(exchange, message, line)
-        elif key.isdigit() and int(key[:20]) <= self._last_id:
-            self.late_replies += 1
-        else:
-            self._count_unparsable(line)
-
-    def _count_deviation(self, what: str) -> None:
-        self.protocol_deviations[what] = self.protocol_deviations.get(what, 0) + 1
-
-    def _count_unparsable(self, line: bytes) -> None:
-        self.unparsable_lines += 1
-        self.unparsable_sample = self.unparsable_sample or line[:_SAMPLE].decode("utf-8", "replace")
-
-    def _receive_progress(self, message: Message) -> None:
-        try:
-            token = bytes(wire.members(message.params).get("progressToken", b""))
-        except BadFrame:
-            return
-        exchange = self._pending.get(token) or self._pending.get(wire.normalize_id(token))
-        if exchange is None:
-            return
-        patience = max(trio.current_time() + exchange.idle_timeout, exchange.deadline)  # keep an extension
-        exchange.deadline = min(patience, exchange.hard_deadline)
-        try:
-            exchange.progressed(message.params)
-        except Exception:
-            self._log_bug("forwarding progress")
-
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def close(self, reason: str) -> None:
@@ -461,10 +278,8 @@ class RequestMultiplexer:
 
     def _fail_all(self, error: McpdError, reason: str) -> None:
         self.end_error = error
-        queued, self._queue = [exchange for exchange, _ in self._queue], deque()
-        unsent = {*self._unsent_requests(), *queued}
-        requests = [*self._pending.values(), *self._long_lived.values(), *queued]
-        self._pending, self._long_lived = {}, {}
+        unsent = {*self._unsent_requests(), *self.requests.queued()}
+        requests = self.requests.take_all()
         with _batch:
             for exchange in requests:
                 may_have_run = exchange not in unsent  # half a request does not run
@@ -474,22 +289,172 @@ class RequestMultiplexer:
                 else:  # why nothing could be sent at all, such as a refused login, says more
                     self._fail_lost(exchange, error)
 
-    # ── watching the clock ──────────────────────────────────────────────────────────────────────
-
-    async def watch_deadlines(self) -> NoReturn:
-        while True:
-            self._timer_at = min((each.deadline for each in self._unanswered()), default=math.inf)
-            with trio.CancelScope(deadline=self._timer_at) as self._timer:
-                await trio.sleep_forever()
-            self._expire()
-
-    def _unanswered(self) -> list[Exchange]:
-        return [*self._pending.values(), *(exchange for exchange, _ in self._queue)]
-
     def _expire(self) -> None:
         now = trio.current_time()
         with _batch:
-            for exchange in self._unanswered():
-                if exchange.deadline <= now:
-                    self._remove(exchange, "timed out")
-                    self._fail_lost(exchange, timed_out(self.name, exchange, now))
+            for exchange in self.requests.expired(now):
+                self._remove(exchange, "timed out")
+                self._fail_lost(exchange, timed_out(self.name, exchange, now))
+
+
+class Receiver:
+    """Takes the frames of one channel: passes on what they are, and counts what they should not be."""
+
+    def __init__(self, channel: RequestMultiplexer) -> None:
+        self._channel = channel
+        self._pending = channel.requests.pending
+        self._long_lived = channel.requests.long_lived
+
+    def receive(
+        self,
+        line: bytes,
+        exchange: Exchange | None = None,
+        *,
+        may_be_batch: bool = True,
+        message: Message | None = None,
+    ) -> None:
+        """Handle one frame, within a `batch()`.
+
+        `exchange`: the request on whose own stream it came. `may_be_batch`: False for a part of a batch.
+        `message`: the frame if it is parsed already.
+        """
+        if message is None:
+            try:
+                is_plain = line.isascii() and len(line) <= MAX_ID
+                message = wire.decode_envelope(line) if is_plain else wire.parse(line)
+            except DECODE_ERRORS:
+                self._receive_unusual(line, exchange, may_be_batch=may_be_batch)
+                return
+        channel = self._channel
+        if channel.tap is not None:
+            channel.tap("←", line)
+        if message.method:
+            self._receive_server_message(message, exchange)
+            return
+        key = bytes(message.id)
+        answered = self._pending.pop(key, None) or self._long_lived.pop(key, None)
+        if answered is None:
+            self._receive_unmatched(message, line)
+        else:
+            channel._deliver_response(answered, message, line)
+
+    def _receive_unusual(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
+        """Receive what is not one message, or needs a repair."""
+        try:
+            message = wire.parse(line)
+        except BadFrame:
+            self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
+        else:
+            self.receive(line, exchange, message=message)
+
+    def _receive_server_message(self, message: Message, exchange: Exchange | None) -> None:
+        channel = self._channel
+        channel.last_received_at = _batch.now
+        if len(message.params) > MAX_BYTES:
+            self._refuse_large(message)
+        elif message.id is not ABSENT:
+            channel.inbound.on_request(message, exchange)
+        elif message.method == "notifications/progress":
+            self._receive_progress(message)
+        else:
+            channel.inbound.on_notification(message, exchange)
+
+    def _refuse_large(self, message: Message) -> None:
+        """Refuse a request of the server, or ignore a notification, that is too large to be decoded."""
+        if message.id is ABSENT:
+            self._channel.deviations.count(f"notifications longer than {MAX_BYTES} bytes were ignored")
+        else:
+            size, method = len(message.params), shorten(message.method, 60)
+            text = f"the params of {method} have {size} bytes, and mcpd accepts at most {MAX_BYTES}"
+            self._channel.refuse(message, wire.INVALID_PARAMS, text)
+
+    def _receive_unparsable(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
+        channel, stripped = self._channel, line.strip()
+        if not stripped:
+            return  # blank lines between messages are common
+        if channel.allows_batches and may_be_batch and stripped.startswith(b"["):
+            try:
+                parts = wire.split_batch(stripped, _MAX_BATCH)
+            except BadFrame:
+                pass  # not a batch
+            else:
+                for part in parts:
+                    self.receive(part, exchange, may_be_batch=False)
+                return
+        if channel.tap is not None:
+            channel.tap("←", line)
+        channel.deviations.count_unparsable(line)
+        unreadable = DroppedMessage("an unparsable message (invalid or nested too deeply)")
+        unreadable.add(line)
+        message = unreadable.envelope()
+        if message is None or not is_response(message):
+            return
+        answered = channel.requests.pop(wire.normalize_id(message.key))
+        if answered is not None:
+            channel._send_queued()
+            how = f"with {unreadable.reason}: {shorten(line)}"
+            channel._fail_lost(answered, protocol_violation(channel.name, answered, how))
+
+    def receive_dropped(self, dropped: DroppedMessage) -> None:
+        """Fail the request that a message answers which exceeds a limit, or refuse that of the server.
+
+        Call this within a `batch()`.
+        """
+        channel = self._channel
+        channel.last_received_at = _batch.now
+        channel.deviations.count(
+            f"messages with {dropped.reason} were dropped (raise `maxFrame` to allow them)"
+        )
+        message = dropped.envelope()
+        what = "a message of unknown kind, which may be the response to a call in progress"
+        if message is not None and message.method:
+            what = shorten(message.method, 60)
+            if message.id is not ABSENT:
+                channel.refuse(message, wire.INVALID_PARAMS, f"{what} was dropped: it has {dropped.reason}")
+        elif message is not None and is_response(message):
+            what = "a response to no request in progress"
+            answered = channel.requests.pop(self._key_answered(message))
+            if answered is not None:
+                what = f"the response to {answered.description}"
+                channel._send_queued()
+                channel._fail_lost(answered, answer_dropped(channel.name, answered, dropped.reason))
+        log.warning("%s: %s was dropped: it has %s", channel.name, what, dropped.reason)
+
+    def _key_answered(self, message: Message) -> bytes:
+        """Return the id of the request that a dropped response answers; empty if that is unknown.
+
+        If no id could be read, this is the only request in progress.
+        """
+        if message.id is not ABSENT:
+            return wire.normalize_id(message.key)
+        keys = [*self._pending, *self._long_lived]
+        return keys[0] if len(keys) == 1 else b""
+
+    def _receive_unmatched(self, message: Message, line: bytes) -> None:
+        key = message.key
+        number = wire.normalize_id(key)
+        channel = self._channel
+        exchange = channel.requests.pop(number) if number != key else None
+        if exchange is not None:
+            self._channel.deviations.count("responses had an id of another type than the request")
+            message.id = Raw(number)
+            channel._deliver_response(exchange, message, line)
+        elif key.isdigit() and int(key[:20]) <= channel._last_id:
+            channel.deviations.late_replies += 1
+        else:
+            channel.deviations.count_unparsable(line)
+
+    def _receive_progress(self, message: Message) -> None:
+        try:
+            token = bytes(wire.members(message.params).get("progressToken", b""))
+        except BadFrame:
+            return
+        exchange = self._pending.get(token) or self._pending.get(wire.normalize_id(token))
+        if exchange is None:
+            return
+        patience = max(trio.current_time() + exchange.idle_timeout, exchange.deadline)  # keep an extension
+        exchange.deadline = min(patience, exchange.hard_deadline)
+        try:
+            exchange.progressed(message.params)
+        except Exception:
+            self._channel._log_bug("forwarding progress")

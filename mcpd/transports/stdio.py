@@ -110,17 +110,17 @@ class PipeChannel(RequestMultiplexer):
         if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
             trim_heap_soon()
         if len(lines) > 1:
-            return map(self.receive, lines)
+            return map(self.receiver.receive, lines)
         with _batch:
             for line in lines:
-                self.receive(line)
+                self.receiver.receive(line)
         return None
 
     def _receive_dropped(self) -> None:
         trim_heap_soon()
         with _batch:
             for message in self._splitter.dropped:
-                self.receive_dropped(message)
+                self.receiver.receive_dropped(message)
         self._splitter.dropped.clear()
 
     async def _watch_writes(self, running: trio.CancelScope) -> None:

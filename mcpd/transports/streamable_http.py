@@ -164,7 +164,7 @@ class HttpChannel(RequestMultiplexer):
                 is_over=lambda: self.end_error is not None,
                 on_gap=on_gap,
                 on_open=on_open,
-                on_unparsable=self._count_unparsable,
+                on_unparsable=self.deviations.count_unparsable,
             )
 
     # ── notifications ───────────────────────────────────────────────────────────────────────────
@@ -182,12 +182,9 @@ class HttpChannel(RequestMultiplexer):
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────
 
-    def is_pending(self, exchange: Exchange) -> bool:
-        return exchange.key in self._pending or exchange.key in self._long_lived
-
     def deliver_error(self, exchange: Exchange, error: Message, body: bytes) -> None:
         """Deliver an error that may name no request, unless this one has been answered or cancelled."""
-        if self._pop_pending(exchange.key) is exchange:
+        if self.requests.discard(exchange):
             if self.tap is not None:
                 self.tap("←", body)
             with batch():
@@ -195,7 +192,7 @@ class HttpChannel(RequestMultiplexer):
 
     def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
         post = self._posts.get(exchange.key)
-        if post is not None:
+        if post is not None and post.has_stream:
             post.let_stream_end()
         if post is not None and message.error is not ABSENT and self.nursery is not None:
             before_retry = (
@@ -214,7 +211,8 @@ class HttpChannel(RequestMultiplexer):
                 self.on_refused()
 
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
-        if (post := self._posts.get(exchange.key)) is not None:
+        post = self._posts.get(exchange.key)
+        if post is not None and post.has_stream:
             post.let_stream_end()
         super()._fail_lost(exchange, error)
 
@@ -236,8 +234,7 @@ class HttpChannel(RequestMultiplexer):
 
     def fail_if_pending(self, exchange: Exchange, error: McpdError) -> None:
         """Fail a request that was not answered or cancelled yet."""
-        if self.is_pending(exchange):
-            self._pop_pending(exchange.key)
+        if self.requests.discard(exchange):
             self._send_queued()
             self._fail_lost(exchange, error)
 
@@ -281,7 +278,7 @@ class _Post:
     was_sent: bool = False
     _abort: Abort | None = None
     """Ends the request while no task carries it."""
-    _has_stream: bool = False
+    has_stream: bool = False
     """Whether the response is an event stream, which may continue after the JSON-RPC response."""
 
     def cancel(self, reason: str) -> None:
@@ -293,8 +290,7 @@ class _Post:
 
     def let_stream_end(self) -> None:
         """Give the stream of a finished request a moment to end."""
-        if self._has_stream:
-            self.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
+        self.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
 
     def send_without_task(self) -> bool:
         """Send immediately on an idle connection; most responses then need no task either."""
@@ -325,7 +321,7 @@ class _Post:
                 channel.read_session_id(outcome)
                 for document in documents[:-1]:
                     with batch():
-                        channel.receive(bodies.to_one_line(document), exchange)
+                        channel.receiver.receive(bodies.to_one_line(document), exchange)
                 self._receive_body(documents[-1])
             else:
                 self._handle_transport_error(outcome)
@@ -392,8 +388,8 @@ class _Post:
         """Process the document that answers a request. Raises ProtocolViolation if it does not."""
         channel, exchange = self.channel, self.exchange
         with batch():
-            channel.receive(bodies.to_one_line(body), exchange)
-        if channel.is_pending(exchange) and not self._handle_error_body(body):
+            channel.receiver.receive(bodies.to_one_line(body), exchange)
+        if channel.requests.holds(exchange) and not self._handle_error_body(body):
             raise protocol_violation(channel.name, exchange, f"with an unrelated message: {shorten(body)}")
 
     def _handle_error_body(self, body: bytes) -> bool:
@@ -418,11 +414,11 @@ class _Post:
     async def _follow_stream(self, response: httpx.Response) -> None:
         """Read the event stream of a request until the response, resuming it if the server allows that."""
         channel, exchange = self.channel, self.exchange
-        self._has_stream = True
+        self.has_stream = True
         why = await channel.streams.follow(
             response,
             partial(_read_messages, channel, exchange),
-            partial(channel.is_pending, exchange),
+            partial(channel.requests.holds, exchange),
             resumable=channel.dialect.resumable,
         )
         lost = connection_lost(channel.name, exchange, why, may_have_run=True)
@@ -444,7 +440,7 @@ async def _read_messages(
 
     def take(event: SseEvent) -> None:
         if event.data and event.event == "message":
-            channel.receive(bodies.to_one_line(event.data), exchange)
+            channel.receiver.receive(bodies.to_one_line(event.data), exchange)
 
     return await read_events(response, heard, channel.max_frame, take)
 

@@ -255,7 +255,7 @@ class WebSocketChannel(RequestMultiplexer):
                     await self._receive_large(line)
                     continue
                 with _batch:
-                    self.receive(line)
+                    self.receiver.receive(line)
         except ConnectionClosed as error:
             return self._wire.close_reason or self._describe(error.reason)
         except TooMuchStructure as error:
@@ -268,7 +268,7 @@ class WebSocketChannel(RequestMultiplexer):
             counter.feed(line[start : start + _PORTION])
             await turns.pause()
         with _batch:
-            self.receive(line)
+            self.receiver.receive(line)
         trim_heap_soon()
 
     def _describe(self, reason: CloseReason | None) -> str:

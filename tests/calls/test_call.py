@@ -90,7 +90,7 @@ def send(user: User, params: Json | None = None, method: str = "tools/call") -> 
 
 def respond(w: World, **members: object) -> None:
     """Answer the only request at the server."""
-    (call,) = w.wire.outstanding()
+    (call,) = w.wire.requests.outstanding()
     traffic.more_expected = False
     w._say({"id": int(call.key), **members})
     assert traffic.more_expected, "the next message will come soon"
@@ -130,7 +130,7 @@ async def test_modern_clients_get_no_code_that_their_revision_reserves(
     w: World, kind: str, code: int, sent: int
 ) -> None:
     received = send(w.user(kind, {}))
-    (call,) = w.wire.outstanding()
+    (call,) = w.wire.requests.outstanding()
     error = LinkLost("gone", may_have_run=True)
     error.rpc = code  # type: ignore[misc]
     call.failed(error)
@@ -142,7 +142,7 @@ async def test_modern_clients_get_no_code_that_their_revision_reserves(
 async def test_progress_carries_the_clients_token(w: World, *, with_token: bool) -> None:
     user = w.user("legacy", {})
     send(user, {"_meta": {"progressToken": "u0"}} if with_token else None)
-    (call,) = w.wire.outstanding()
+    (call,) = w.wire.requests.outstanding()
     frames: list[Json] = []
     user.take = lambda frame: frames.append(json.loads(frame))  # type: ignore[method-assign]
     params: Json = {

@@ -310,7 +310,7 @@ async def test_call_whose_session_was_refused_is_sent_once_more(
         assert not received.answers
         error = LinkLost("refused", may_have_run=False)
         error.is_session_refused = True
-        w.wire._pop_pending(call.key)
+        w.wire.requests.pop(call.key)
         w.lose()
         call.failed(error)
         w.connect()
@@ -342,7 +342,7 @@ async def test_large_arguments_of_unfinished_calls_are_limited(autojump_clock: C
     assert not await large(three, 11)
     budget = w.gateway.calls._arguments.budget
     for call in list(two.session.calls.values()):
-        w.wire._pop_pending(call.key)
+        w.wire.requests.pop(call.key)
         call.answered(Message(result=Raw(b"{}")))
     assert [bool(budget.of(each.session)) for each in (one, two, three)] == [False, False, True]
     three.leave()

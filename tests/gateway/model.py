@@ -54,7 +54,7 @@ class Wire(RequestMultiplexer):
         self.frames: list[bytes] = []
 
     async def run(self) -> NoReturn:
-        await self.watch_deadlines()
+        await self.requests.watch_deadlines(self._expire)
 
     def _send_request(self, exchange: Exchange, frame: bytes) -> None:
         self.frames.append(frame)
@@ -296,7 +296,7 @@ class World:
 
     def _say(self, message: Json) -> None:
         with batch():
-            self.wire.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
+            self.wire.receiver.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     def ask(self, call: Working, method: str = "elicitation/create") -> str:
         key = f"s{next(self._ids)}"
@@ -376,7 +376,7 @@ class World:
             "suspended": len(self.gateway.calls.questions.suspended._calls)
             + len(self.gateway.calls.questions.suspended._states),
             "bytes that wait for clients": self.gateway.calls.questions.kept.budget.total,
-            "at the server": len(self.wire.outstanding()),
+            "at the server": len(self.wire.requests.outstanding()),
         }
         return [f"{count} {what}" for what, count in left.items() if count]
 

@@ -42,7 +42,9 @@ async def test_lists_are_fetched_again_after_a_listen_stream_was_reopened(
             assert not upstream.notifications_ready.is_set()
             await acknowledge(peer, first)
             await upstream.notifications_ready.wait()
-            assert peer.link.in_flight == 0  # the stream is no call, so it does not keep the server busy
+            assert (
+                peer.link.requests.in_flight == 0
+            )  # the stream is no call, so it does not keep the server busy
             assert changed == []  # its lists have not been fetched yet
 
             await peer.say({"jsonrpc": "2.0", "id": first["id"], "result": {"resultType": "complete"}})

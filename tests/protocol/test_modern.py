@@ -106,7 +106,7 @@ async def test_discovery_is_not_counted_and_its_cancellation_is_not_sent() -> No
         nursery.start_soon(modern.discover, peer.link)
         with trio.fail_after(PATIENCE):
             await peer.hear("server/discover")
-            assert peer.link.in_flight == 0
+            assert peer.link.requests.in_flight == 0
             nursery.cancel_scope.cancel()
     # the link has ended with the peer, and nothing else was sent
     assert peer.methods == ["server/discover"]

@@ -178,7 +178,7 @@ async def test_subscriptions_leave_room_for_client_requests() -> None:
         talk.interests.follow_resources("x", uris)
         await talk.until(lambda: len(waiting) == 8)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert talk.peer.link.in_flight == len(waiting) == 8
+        assert talk.peer.link.requests.in_flight == len(waiting) == 8
         assert trio.lowlevel.current_statistics().tasks_living < tasks + 20
         talk.peer.script["resources/subscribe"] = {"result": {}}
         for key in tuple(waiting):

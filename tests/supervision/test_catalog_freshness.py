@@ -173,7 +173,7 @@ async def test_call_refused_for_its_headers_is_retried_with_the_right_ones(tmp_p
             assert meta["vendor"] == "x"
             assert meta["progressToken"] == request.message["id"]
         assert world.server.upstream is not None
-        assert world.server.upstream.link.in_flight == 0
+        assert world.server.upstream.link.requests.in_flight == 0
 
 
 @pytest.mark.parametrize("status", [200, 400])

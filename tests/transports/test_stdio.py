@@ -36,7 +36,7 @@ async def test_in_flight_limit_queues_requests_and_the_queue_is_bounded() -> Non
         await peer.hear("m", 2)
         await wait_all_tasks_blocked()
         assert peer.methods == ["m", "m"]
-        assert peer.link.in_flight == 5
+        assert peer.link.requests.in_flight == 5
         peer.link.cancel(exchanges[4], "not wanted")  # never sent, so no cancellation is sent
         for count in (2, 3, 4):
             await peer.say({"jsonrpc": "2.0", "id": count - 1, **OK})
@@ -232,7 +232,7 @@ async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> 
 
     assert received["params"] == {"requestId": 1, "reason": "not wanted"}
     assert peer.methods.count("notifications/cancelled") == 1
-    assert peer.link.late_replies == 1
+    assert peer.link.deviations.late_replies == 1
 
 
 _LONG = b'{"text":"' + b"x" * 5000 + b'"}'
@@ -258,7 +258,7 @@ async def test_response_longer_than_the_limit_fails_only_its_request(kind: str) 
         await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
         await other.wait_response()
     assert peer.ended is None
-    assert peer.link.protocol_deviations == {
+    assert peer.link.deviations.counts == {
         "messages with more than 4096 bytes were dropped (raise `maxFrame` to allow them)": 1
     }
 
@@ -277,7 +277,7 @@ async def test_only_request_in_progress_is_answered_by_a_long_response_without_a
         for exchange in waiting:
             await peer.say({"jsonrpc": "2.0", "id": int(exchange.key), **OK})
             await exchange.wait_response()
-    assert list(peer.link.protocol_deviations.values()) == [4]
+    assert list(peer.link.deviations.counts.values()) == [4]
 
 
 async def test_long_request_of_a_server_is_refused_and_a_long_notification_ignored() -> None:
@@ -325,8 +325,8 @@ async def test_response_id_of_another_type_is_matched(spelt: str) -> None:
         message = await call.wait_response()
         assert (message.key, bytes(message.result)) == (call.key, b'{"a":1}')
         assert len(got) == 1
-        assert peer.link.unparsable_lines == 0
-        assert list(peer.link.protocol_deviations.values()) == [1]
+        assert peer.link.deviations.unparsable_lines == 0
+        assert list(peer.link.deviations.counts.values()) == [1]
 
 
 async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
@@ -335,7 +335,7 @@ async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
         standing = AwaitedExchange(long_lived=True)
         peer.link.submit(standing, "subscriptions/listen", b"{}")
         await send_request(peer.link, "m", timeout=30)
-        assert not peer.link.is_busy
+        assert not peer.link.requests.is_busy
         assert standing.deadline == math.inf
         await peer.close()
         with pytest.raises(McpdError):

@@ -100,7 +100,9 @@ def _server_stats(
         status=status.status,
         counts=_call_counts(total),
         seconds=round(total.times.total, 6),
-        in_flight=sum(each.upstream.link.in_flight for each in instances if each.upstream is not None),
+        in_flight=sum(
+            each.upstream.link.requests.in_flight for each in instances if each.upstream is not None
+        ),
         restarts=status.restarts,
         cache_hits=sum(each.results.hits for each in instances),
         cache_misses=sum(each.results.misses for each in instances),

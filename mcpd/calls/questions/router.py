@@ -103,7 +103,7 @@ class ServerRequest(msgspec.Struct, eq=False):
         call.slots[WAS_ASKED] = True
         self.asked = self.open_questions.add(call, self.message.method, self.client_params)
         for each in ambiguous_with(call):
-            self.link.extend_deadline(each, ANSWER_TIMEOUT)
+            self.link.requests.extend_deadline(each, ANSWER_TIMEOUT)
 
     def detach(self) -> None:
         """Take the request off its call. With no other request open, normal deadlines apply again."""
@@ -116,7 +116,7 @@ class ServerRequest(msgspec.Struct, eq=False):
             together = ambiguous_with(call)
             if not any(each.open_questions for each in together):
                 for each in together:
-                    self.link.extend_deadline(each, each.idle_timeout)
+                    self.link.requests.extend_deadline(each, each.idle_timeout)
 
 
 def ambiguous_with(call: Call) -> list[Call]:
@@ -126,7 +126,7 @@ def ambiguous_with(call: Call) -> list[Call]:
         return [call]
     others = (
         each
-        for each in link.outstanding()
+        for each in link.requests.outstanding()
         if isinstance(each, Call)
         and each is not call
         and each.caller is call.caller
@@ -398,7 +398,7 @@ def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
 
 def calls_in_flight(link: Channel) -> Iterable[Exchange]:
     """Return the calls during which a server may ask."""
-    return (each for each in link.outstanding() if each.method in INTERACTIVE_METHODS)
+    return (each for each in link.requests.outstanding() if each.method in INTERACTIVE_METHODS)
 
 
 def one_per_client(calls: Iterable[Exchange]) -> tuple[Exchange, ...]:
