@@ -61,7 +61,7 @@ LINES = {
     "mcpd/io": 761,
     "mcpd/model": 3_794,
     "mcpd/privacy": 486,
-    "mcpd/process": 1_067,
+    "mcpd/process": 1_072,
     "mcpd/protocol": 2_277,
     "mcpd/state": 1_326,
     "mcpd/supervision": 3_895,

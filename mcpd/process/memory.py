@@ -11,7 +11,9 @@ import trio
 
 _TRIM_DELAY = 0.5
 """Seconds in which further requests to trim the heap are combined."""
-_M_ARENA_MAX = -8
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1
+_KEPT = 32 << 20
+"""Bytes of free memory that the heap keeps until it is trimmed. Larger objects are not part of the heap."""
 _YOUNG, _OLD = 5_000, 2
 
 
@@ -32,13 +34,16 @@ def limit_memory_growth() -> None:
     """Call this once, after all imports and before the first thread.
 
     All threads share one heap, because free memory in a thread's own heap is useless to the others. This
-    causes no contention: the threads hold Python's lock nearly all the time.
+    causes no contention: the threads hold Python's lock nearly all the time. Memory of large messages stays
+    in the heap until `trim_heap_soon`: to get it from the system for each message took half of their time.
 
     Imported objects live forever and are excluded from garbage collection. Calls create many short-lived
     objects and no cycles, so young collections run rarely. Full collections still run regularly, because
     ended HTTP sessions are old objects in cycles.
     """
     _mallopt(_M_ARENA_MAX, 1)
+    _mallopt(_M_MMAP_THRESHOLD, _KEPT)
+    _mallopt(_M_TRIM_THRESHOLD, _KEPT)
     linecache.clearcache()  # attrs keeps the source of every method that it has generated: 0.5 MB
     gc.freeze()
     gc.set_threshold(_YOUNG, _OLD, _OLD)
