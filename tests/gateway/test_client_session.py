@@ -18,6 +18,7 @@ from mcpd.api.mcp.frames import BatchReply
 from mcpd.calls.call import CallState
 from mcpd.calls.client_context import ClientIdentity, ClientRequest, Responder
 from mcpd.calls.questions.router import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
+from mcpd.gateway.facts import SessionFacts
 from mcpd.gateway.gateway import METHODS
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS
 from mcpd.gateway.views import SingleServer
@@ -388,3 +389,12 @@ async def test_client_is_connected_until_its_session_or_its_connection_ends(w: W
     session.has_connection = lambda: True
     session.close("left")
     assert not session.is_connected
+
+
+def test_client_may_use_twenty_names() -> None:
+    """Each is compared with the rules, so they are limited."""
+    facts = SessionFacts(ClientIdentity(via="http", name="zed"), None)
+    for number in range(19):
+        assert facts.known_by(f"zed {number}") is facts.known_by(f"zed {number}")
+    with pytest.raises(Overloaded):
+        facts.known_by("another")

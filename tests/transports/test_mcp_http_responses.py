@@ -10,10 +10,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 import trio
 
 from mcpd.model.errors import ProtocolViolation
+from mcpd.transports.mcp_http_responses import _is_offered
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.stopwatch import stopwatch, within
@@ -148,6 +150,24 @@ async def test_stream_is_opened_for_a_server_that_announces_changes() -> None:
                 await trio.sleep(0.01)
         assert server.asked().index("notifications/initialized") < server.asked().index("GET")
         await answer(talk.call())
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "expected"),
+    [
+        (200, "text/event-stream; charset=utf-8", True),
+        (200, "text/html", False),
+        (404, "", False),
+        (405, "", False),
+        (429, "", True),
+        (503, "text/event-stream", True),
+    ],
+)
+def test_stream_is_asked_for_again_unless_the_server_has_none(
+    status: int, content_type: str, expected: bool
+) -> None:
+    response = httpx.Response(status, headers={"Content-Type": content_type})
+    assert _is_offered(response) is expected
 
 
 # ── floods ──────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,9 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.server_spec import RemoteSpec
+from mcpd.protocol import modern
 from mcpd.supervision.catalog_sync import fetch_catalog
+from mcpd.wire.message import ABSENT
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
 
@@ -39,6 +41,29 @@ async def test_modern_request_has_headers_for_version_method_and_name() -> None:
     assert call.message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
     assert read.headers["mcp-name"] == "=?base64?eDovL2NhZsOp?="
     assert server.requests[0].headers["mcp-method"] == "server/discover"
+
+
+async def test_call_with_mismatching_headers_is_sent_again_once() -> None:
+    """The server refused it without running it, because it knows a newer definition of the tool."""
+
+    refreshed: list[str] = []
+
+    async def refuse(request: Request) -> None:
+        if len(refreshed) < 3:
+            await request.error(modern.HEADER_MISMATCH, 400)
+        else:
+            await request.result({"content": []})
+
+    async def refresh(member: str) -> None:
+        refreshed.append(member)
+
+    async with fake_http(ModernScript(on={"tools/call": refuse})) as server, talking(server.url) as talk:
+        talk.link.set_dialect(modern.dialect("2026-07-28", refresh_list=refresh))
+        with trio.fail_after(BOUND):
+            refused = await talk.call(a=1).wait_response()
+        assert refused.error is not ABSENT
+        assert server.asked() == ["server/discover", "tools/call", "tools/call"]
+    assert refreshed == ["tools"]
 
 
 async def test_annotated_arguments_become_headers_and_invalid_annotations_hide_the_tool() -> None:
