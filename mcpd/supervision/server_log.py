@@ -47,8 +47,6 @@ class ServerLog:
         self._skipping_line = False
         self._fd: int | None = None
         self._file_size = 0
-        self._ends_mid_line = False
-        """Whether the file ends in the middle of a line because the disk was full."""
         self._run_lines: deque[str] = deque(maxlen=MAX_RUN_LINES)
         self.position = 0
         """Number of lines so far; see `lines_after`."""
@@ -165,16 +163,11 @@ class ServerLog:
             if self._file_size + len(data) > FILE_QUOTA and self._file_size:
                 self.close()
                 os.replace(self.path, self.path.with_suffix(".log.1"))
-                self._ends_mid_line = False
                 self._write(lines)
                 return
             data = data[-FILE_QUOTA:]
-            if self._ends_mid_line:
-                data = b"\n" + data
             written = os.write(self._fd, data)
             self._file_size += written
-            if written:
-                self._ends_mid_line = written < len(data)
             if written < len(data):  # the disk is full: the rest is lost
                 self.dropped += data.count(b"\n", written)
         except OSError:
