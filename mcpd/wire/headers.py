@@ -29,28 +29,8 @@ _BASE64_VALUE = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TYPES = ("string", "integer", "boolean")
 
-_SCHEMA_KEYWORDS = frozenset(
-    [
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    ]
-)
-_SCHEMA_LIST_KEYWORDS = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
-_SCHEMA_MAP_KEYWORDS = frozenset(
-    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"]
-)
-"""Where a schema contains schemas, besides `properties`. `default`, `const`, `enum` and `examples` contain
-data, and `$ref` is never followed."""
+_DATA_KEYWORDS = frozenset(("const", "default", "enum", "examples"))
+"""Where a schema contains data; everywhere else, an object is a schema or has schemas as its members."""
 
 
 def encode_header_value(text: str) -> str:
@@ -155,11 +135,9 @@ def _subschemas(
             continue
         yield path, place
         for word, inner in place.items():
+            if word in _DATA_KEYWORDS:
+                continue
             if word == "properties" and isinstance(inner, Mapping):
                 left += [(None if path is None else (*path, name), sub) for name, sub in inner.items()]
-            elif word in _SCHEMA_MAP_KEYWORDS and isinstance(inner, Mapping):
-                left += [(None, sub) for sub in inner.values()]
-            elif word in _SCHEMA_LIST_KEYWORDS and isinstance(inner, list):
-                left += [(None, sub) for sub in inner]
-            elif word in _SCHEMA_KEYWORDS:
-                left.append((None, inner))
+            else:
+                left += [(None, sub) for sub in (inner if isinstance(inner, list) else (inner,))]

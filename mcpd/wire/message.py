@@ -322,14 +322,6 @@ def merge_meta(params: Raw | bytes, ours: bytes) -> bytes:
     return join_members(outer, b'{"_meta":' + meta)
 
 
-def has_reserved(meta: Raw | bytes) -> bool:
-    """Return whether `_meta` has reserved members or is unreadable."""
-    try:
-        return any(name.startswith(RESERVED_PREFIX) for name in members(meta))
-    except BadFrame:
-        return True
-
-
 def strip_reserved(outer: dict[str, Raw]) -> None:
     """Remove the reserved members of `_meta`. All others stay, such as the trace context."""
     raw = outer.get("_meta")

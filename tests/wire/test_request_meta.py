@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcpd.wire.message import has_reserved, members, request_with_meta, strip_reserved
+from mcpd.wire.message import members, request_with_meta, strip_reserved
 
 OURS = b'"t":1'
 
@@ -31,20 +31,6 @@ def test_request_contains_our_meta(plain: bool, params: bytes, ours: bytes, expe
     request = json.loads(line)
     assert request.pop("params", None) == expected
     assert request == {"jsonrpc": "2.0", "id": 7, "method": "m"}
-
-
-@pytest.mark.parametrize(
-    ("meta", "reserved"),
-    [
-        (b"{}", False),
-        (b'{"a":1}', False),
-        (b'{"a":1,"io.modelcontextprotocol/x":1}', True),
-        (b"[]", True),
-        (b"{", True),
-    ],
-)
-def test_reserved_or_unreadable_meta_is_found(meta: bytes, reserved: bool) -> None:
-    assert has_reserved(meta) is reserved
 
 
 @pytest.mark.parametrize(
