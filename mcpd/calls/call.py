@@ -115,7 +115,7 @@ class Stage:
         raise NotImplementedError
 
 
-class StageHooks(msgspec.Struct, frozen=True, gc=False):
+class StageHooks(msgspec.Struct, frozen=True):
     """The methods of a route's stages, in the order of the stages."""
 
     before: tuple[Callable[[Call], Answer | StageWork | None], ...] = ()
