@@ -204,15 +204,8 @@ class Tap:
             )
 
 
-def render_frame(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bool]:
-    """Return up to `limit` characters of a frame with its secrets masked, and whether it was cut.
-
-    It is masked before it is cut, because half a secret would not be recognized.
-    """
-    return _scrub_and_cut(_mask_start(frame, limit, mask), frame, limit)
-
-
 def _mask_start(frame: bytes, limit: int, mask: Callable[[str], str]) -> str:
+    """Mask before `_scrub_and_cut` cuts: half a secret would not be recognized."""
     return mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace"))
 
 
@@ -269,7 +262,7 @@ class ConnectionTrace:
             now, to_server = time.perf_counter(), direction == "→"
             method, seconds = self._round_trips.match(wire.parse(frame), to_server=to_server, at=now)
         note = f"{method} ({seconds * 1000:.1f} ms) " if method else ""
-        text, cut = render_frame(frame, _MAX_LOGGED, self._mask)
+        text, cut = _scrub_and_cut(_mask_start(frame, _MAX_LOGGED, self._mask), frame, _MAX_LOGGED)
         traffic_log.debug("%s %s %s%s%s", self._name, direction, note, text, "…" if cut else "")
 
     def log_http_request(self, request: httpx.Request, response: httpx.Response, seconds: float) -> None:
