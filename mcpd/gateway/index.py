@@ -218,8 +218,6 @@ _MAX_LENGTH = 2000
 """Characters of a template, or of a URI compared with one."""
 _MAX_SLOTS = 20
 """Slots; anything matches after the last one."""
-_Spans = list[tuple[int, int]]
-"""Where the next literal may start: disjoint, ordered, both ends included."""
 
 
 class UriTemplate(msgspec.Struct, frozen=True):
@@ -237,19 +235,16 @@ class UriTemplate(msgspec.Struct, frozen=True):
     def matches(self, uri: str) -> bool:
         if len(uri) > _MAX_LENGTH or not uri.startswith(self.start):
             return False
-        if not self.parts:
-            return uri == self.start
-        spans: _Spans = [(len(self.start), len(self.start))]
-        for number, (free, literal) in enumerate(self.parts):
-            spans = [(spans[0][0], len(uri))] if free else _within_segments(uri, spans)
-            if number == len(self.parts) - 1:
-                end = len(uri) - len(literal)
-                return uri.endswith(literal) and any(a <= end <= b for a, b in spans)
-            if literal:
-                spans = _after_literal(uri, spans, literal)
-                if not spans:
-                    return False
-        raise AssertionError("the last part decides")
+        ends = {len(self.start)}
+        for free, literal in self.parts:
+            if not ends:
+                return False
+            inside, starts, ends = False, ends, set()
+            for at in range(min(starts), len(uri) + 1):
+                inside = at in starts or (inside and (free or uri[at - 1] != "/"))
+                if inside and uri.startswith(literal, at):
+                    ends.add(at + len(literal))
+        return len(uri) in ends
 
 
 def parse_template(text: str) -> UriTemplate:
@@ -262,30 +257,6 @@ def parse_template(text: str) -> UriTemplate:
     if len(parts) > _MAX_SLOTS:
         parts = [*parts[: _MAX_SLOTS - 1], (True, "")]
     return UriTemplate(literals[0], tuple(parts))
-
-
-def _within_segments(uri: str, spans: _Spans) -> _Spans:
-    """Extend each span to the end of its path segment."""
-    reached: _Spans = []
-    for start, end in spans:
-        slash = uri.find("/", end)
-        stop = len(uri) if slash < 0 else slash
-        if reached and start <= reached[-1][1]:
-            reached[-1] = (reached[-1][0], max(stop, reached[-1][1]))
-        else:
-            reached.append((start, stop))
-    return reached
-
-
-def _after_literal(uri: str, spans: _Spans, literal: str) -> _Spans:
-    """Return the positions after each possible occurrence of `literal`."""
-    found: _Spans = []
-    for start, end in spans:
-        at = uri.find(literal, start, end + len(literal))
-        while at >= 0:
-            found.append((at + len(literal), at + len(literal)))
-            at = uri.find(literal, at + 1, end + len(literal))
-    return found
 
 
 _OLD_MEMBER = "ui/resourceUri"
