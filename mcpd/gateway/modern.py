@@ -93,17 +93,14 @@ def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
         raise UnsupportedRevision(version, VERSIONS)
     level = wire.string(meta, _LEVEL) if _LEVEL in meta else ""
     name = client_name(meta.get(_CLIENT_INFO))
-    return token, _client_context(version, bytes(meta.get(_CAPABILITIES, b"null")), level, name), says_more
-
-
-def _client_context(version: str, declared: bytes, level: str, name: str = "") -> ClientContext:
-    """Return one shared context for equal declarations. Raises BadFrame."""
+    declared = bytes(meta.get(_CAPABILITIES, b"null"))
     known = _cached_context if len(declared) <= _MAX_CACHED_META else _cached_context.__wrapped__
-    return known(version, declared, level, name)
+    return token, known(version, declared, level, name), says_more
 
 
 @functools.lru_cache(maxsize=64)
 def _cached_context(version: str, declared: bytes, level: str, name: str) -> ClientContext:
+    """Return one shared context for equal declarations. Raises BadFrame."""
     capabilities = read_capabilities(declared)
     if capabilities is None:
         raise BadFrame(f"`_meta` must contain {_CAPABILITIES}, an object")
