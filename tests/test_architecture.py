@@ -62,7 +62,7 @@ LINES = {
     "mcpd/model": 3_794,
     "mcpd/privacy": 486,
     "mcpd/process": 1_072,
-    "mcpd/protocol": 2_268,
+    "mcpd/protocol": 2_277,
     "mcpd/state": 1_326,
     "mcpd/supervision": 3_881,
     "mcpd/transports": 4_671,

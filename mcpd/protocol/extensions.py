@@ -17,19 +17,28 @@ UI_CLIENT: Mapping[str, object] = {"mimeTypes": ["text/html;profile=mcp-app"]}
 """What a host declares that supports MCP Apps."""
 
 
-def transparent(declared: object) -> dict[str, Mapping[str, object]]:
+def transparent(declared: object) -> dict[str, object]:
     """Return the extensions in a declaration that pass through mcpd between any two revisions."""
     if not isinstance(declared, Mapping):
         return {}
     return {name: value for name, value in declared.items() if name != TASKS and isinstance(value, Mapping)}
 
 
-def united(declarations: Iterable[object]) -> dict[str, Mapping[str, object]]:
-    """Return the transparent extensions of several peers. The members of one extension are united; of two
-    values of a member, the first one is kept.
+def united(declarations: Iterable[object]) -> dict[str, object]:
+    """Return the transparent extensions of several peers. Members and list elements of one extension are
+    united; if two peers declare different values for a member, the first one's is kept.
     """
-    result: dict[str, Mapping[str, object]] = {}
+    result: dict[str, object] = {}
     for declared in declarations:
         for name, value in transparent(declared).items():
-            result[name] = {**value, **result.get(name, {})}
+            result[name] = _united_value(result[name], value) if name in result else value
     return result
+
+
+def _united_value(one: object, other: object) -> object:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        both = {name: _united_value(one[name], other[name]) for name in one if name in other}
+        return {**other, **one, **both}
+    if isinstance(one, list) and isinstance(other, list):
+        return [*one, *(each for each in other if each not in one)]
+    return one

@@ -14,7 +14,10 @@ def test_malformed_declarations_are_ignored(declared: object) -> None:
 
 
 def test_declarations_are_united() -> None:
-    one = {"x": {"types": ["a", "b"], "first": 1}}
-    two = {"x": {"types": ["b", "c"], "first": [2], "new": 3}, "y": {}}
-    assert united([one, two]) == {"x": {"types": ["a", "b"], "first": 1, "new": 3}, "y": {}}
-    assert "new" not in one["x"]
+    one = {"x": {"types": ["a", "b"], "deep": {"k": 1}, "kept": 1, "first": 1}}
+    two = {"x": {"types": ["b", "c"], "deep": {"l": 2}, "kept": {}, "first": [2], "new": 3}, "y": {}}
+    assert united([one, two]) == {
+        "x": {"types": ["a", "b", "c"], "deep": {"k": 1, "l": 2}, "kept": 1, "first": 1, "new": 3},
+        "y": {},
+    }
+    assert one["x"]["types"] == ["a", "b"]
