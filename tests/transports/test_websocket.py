@@ -242,7 +242,8 @@ async def test_other_servers_than_websocket_are_reported(
         listeners = await nursery.start(partial(trio.serve_tcp, handler, 0, host="127.0.0.1"))
         port = listeners[0].socket.getsockname()[1]
         with trio.fail_after(30):
-            with pytest.raises(kind, match=words):
+            with pytest.raises(kind, match=words) as refused:
                 async with open_websocket(a_spec(port)):
                     pass
+            assert not refused.value.may_have_run
         nursery.cancel_scope.cancel()
