@@ -96,6 +96,8 @@ TABLE: list[tuple[ServerDetail, str]] = [
     ),
     (how("failed", {"kind": "protocol"}, transport="http"), "mcpctl edit   (fix its"),
     (how("failed", {"kind": "protocol"}), "mcpctl debug it"),
+    (how("failed", {"kind": "killed", "signal": "SIGKILL", "stderr": ["ready"]}), "mcpctl reconnect it "),
+    (how("failed", {"kind": "killed", "signal": "SIGKILL", "stderr": ["fatal: no disk"]}), "mcpctl logs it "),
     (how("failed", {"kind": "unreachable"}, transport="http", retry_at=SOON), "mcpctl reconnect it "),
     (how("failed", {"kind": "timeout"}, transport="http"), "mcpctl reconnect it "),
 ]

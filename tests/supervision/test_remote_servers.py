@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import attrs
@@ -16,11 +17,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.model.errors import LinkLost, McpdError, NeedsAuth, NotReady
+from mcpd.model.errors import LinkLost, McpdError, NeedsAuth, NotReady, UpstreamRefused
 from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
-from mcpd.supervision.health import ProbeTimer
+from mcpd.supervision.health import ProbeTimer, _is_answer
 from mcpd.supervision.managed_server import ManagedServer, ServerClients
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.outgoing_request import AwaitedExchange
@@ -361,6 +362,22 @@ async def test_refused_requests_cause_a_health_check_in_ten_seconds_at_most(
             await trio.sleep(0.1)
         nursery.cancel_scope.cancel()
     assert checks == pytest.approx([0, 10, 20], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("error", "http_status", "expected"),
+    [
+        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "", True),
+        (UpstreamRefused("it: no", server="it", upstream_code=-32601), "HTTP 404", True),
+        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "HTTP 500", False),
+        (LinkLost("it: gone", server="it", may_have_run=False), "", False),
+    ],
+)
+def test_health_check_may_be_answered_with_an_error(
+    error: McpdError, http_status: str, expected: bool
+) -> None:
+    link: Any = SimpleNamespace(last_http_status=http_status)
+    assert _is_answer(link, error) is expected
 
 
 async def test_health_check_may_come_early(autojump_clock: MockClock) -> None:
