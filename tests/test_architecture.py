@@ -65,7 +65,7 @@ LINES = {
     "mcpd/protocol": 2_277,
     "mcpd/state": 1_326,
     "mcpd/supervision": 3_881,
-    "mcpd/transports": 4_671,
+    "mcpd/transports": 4_660,
     "mcpd/wire": 1_186,
     "ctl": 5_096,
     "ctl/bridge": 1_719,

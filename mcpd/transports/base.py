@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
-from mcpd.transports.outgoing_request import BeforeRetry, Exchange
-from mcpd.transports.pending_requests import PendingRequests
+from mcpd.transports.outgoing_request import BeforeRetry, Exchange, PendingRequests
 from mcpd.wire.message import Message
 
 

@@ -23,12 +23,12 @@ from mcpd.model.text import shorten
 from mcpd.transports.base import Deviations, Dialect, Inbound, NullInbound
 from mcpd.transports.outgoing_request import (
     Exchange,
+    PendingRequests,
     answer_dropped,
     connection_lost,
     protocol_violation,
     timed_out,
 )
-from mcpd.transports.pending_requests import PendingRequests
 from mcpd.wire import message as wire
 from mcpd.wire.limits import DroppedMessage, is_response
 from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, Message, request_with_meta
