@@ -26,6 +26,7 @@ from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message, strip_reserved
 
+_SEARCHED = 64 * 1024
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may request input from the client."""
 
@@ -479,5 +480,8 @@ def tool_name(params: bytes) -> str:
 
 
 def is_name_unique(params: bytes) -> bool:
-    """Return whether all readers agree on the tool's name: no second member could be taken for it."""
-    return params.count(b'"name"') == 1 and params.find(b"\\u") < 0
+    """Return whether all readers agree on the tool's name: no second member could be taken for it.
+
+    False for long params, which take less time to read than to search.
+    """
+    return len(params) <= _SEARCHED and params.count(b'"name"') == 1 and params.find(b"\\u") < 0
