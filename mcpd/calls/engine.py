@@ -50,7 +50,7 @@ from mcpd.model.events import CallOutcome
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message, may_have_member
 
 log = logging.getLogger("mcpd.calls")
 _batch = batch()
@@ -93,7 +93,11 @@ class CallEngine:
         Raises McpdError or BadFrame; nothing was sent then, and the caller must respond.
         """
         server, params, context = target.server, target.params, request.context
-        if context.modern and b'"requestState"' in params and request.method in INTERACTIVE_METHODS:
+        if (
+            context.modern
+            and request.method in INTERACTIVE_METHODS
+            and may_have_member(params, b'"requestState"')
+        ):
             own = self.questions.resume(caller, request, server.spec.name, params)
             if own is None:
                 return
@@ -139,9 +143,11 @@ class CallEngine:
         await take_turn()  # many calls may have waited for this server
         self.connections.remove(call)  # from those of the server that it waited for
         call.server = server
-        call.route = self.routes.find(  # the lists may have come with the connection
+        route = self.routes.find(  # the lists may have come with the connection
             call.caller.scope, call.server, call.route.method, call.route.tool, call.params
         )
+        if route is not call.route:  # other stages may be its own
+            call.route, call.passed = route, 0
         await self._run_other_stages(call)
 
     def _run_stages(self, call: Call) -> None:
@@ -189,7 +195,11 @@ class CallEngine:
             binding = self._bind(call, upstream)
         else:
             call.binding, call.meta = binding, binding.meta
-        if binding.awaits_visits and call.state is PREPARING and b'"inputResponses"' in call.params:
+        if (
+            binding.awaits_visits
+            and call.state is PREPARING
+            and may_have_member(call.params, b'"inputResponses"')
+        ):
             rounds.accept_visit(call)
         may_be_misrouted = binding.may_ask and not upstream.link.correlates_server_requests
         if (may_be_misrouted or call.route.may_wait) and not self.turns.enter(call):
@@ -238,7 +248,9 @@ class CallEngine:
             if call.route.requires_task and upstream.accepts_task_param:
                 rounds.add_task_param(call)
             params, call.stats = call.params, call.route.stats
-            if not binding.translation.same and (method != "tools/call" or b'"task"' in params):
+            if not binding.translation.same and (
+                method != "tools/call" or len(params) > SMALL or b'"task"' in params
+            ):
                 params = binding.translation.params(method, params)
             upstream.link.submit(call, method, params, plain=request.has_no_meta)
         except BadFrame as error:

@@ -15,8 +15,8 @@ from types import TracebackType
 import trio
 
 _MAX_WRITE = 1 << 20
-_STALL_LIMIT = 0.1
-"""Seconds in which a peer must read something when more than `limit` bytes wait."""
+_STALL_LIMIT, _FIRST_STALL_LIMIT = 0.1, 0.01
+"""Seconds in which a peer must read something when more than `limit` bytes wait; the second: initially."""
 _HARD_LIMIT_FACTOR = 8
 """A multiple of `limit` that is too much even for a peer that reads."""
 CHUNK_FRAMES = 32
@@ -48,6 +48,8 @@ class Outbox:
         self._offset = 0
         """How many bytes of the first frame are written."""
         self._is_blocked = False
+        self._has_progressed = False
+        """Whether the kernel accepted something since the outbox was blocked."""
         self._blocked = trio.Event()
         self._drained = trio.Event()
         self._batched = False
@@ -106,6 +108,7 @@ class Outbox:
                     self.overflowed.set()
                     continue
                 self.last_progress_at = trio.current_time()
+                self._has_progressed = True
                 self._write()
             self._blocked = trio.Event()
             self._is_blocked = self.broken is not None
@@ -145,12 +148,14 @@ class Outbox:
             if taken < len(data):
                 if not self._is_blocked:
                     self.last_progress_at = trio.current_time()
+                    self._has_progressed = False
                     self._block()
                 return
 
     def _is_stalled(self) -> bool:
         late = self.backlog > _HARD_LIMIT_FACTOR * self._limit
-        return late or trio.current_time() - self.last_progress_at > _STALL_LIMIT
+        patience = _STALL_LIMIT if self._has_progressed else _FIRST_STALL_LIMIT
+        return late or trio.current_time() - self.last_progress_at > patience
 
     def _break(self, error: OSError) -> None:
         self.broken = error

@@ -24,7 +24,14 @@ from mcpd.protocol.content_translation import R4 as R4
 from mcpd.protocol.content_translation import R5 as R5
 from mcpd.protocol.content_translation import narrow_content, needs_narrowing
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, DECODE_ERRORS, RESERVED_PREFIX, BadFrame, strip_reserved
+from mcpd.wire.message import (
+    ABSENT,
+    DECODE_ERRORS,
+    RESERVED_PREFIX,
+    BadFrame,
+    may_have_member,
+    strip_reserved,
+)
 
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
@@ -57,7 +64,7 @@ class Translation(msgspec.Struct, frozen=True):
         """Translate params. Raises BadFrame if they are not an object."""
         if method == "completion/complete" and self.server < R3:
             return _drop_param(params, "context")
-        if method == "tools/call" and self.server != R4 and b'"task"' in params:
+        if method == "tools/call" and self.server != R4 and may_have_member(params, b'"task"'):
             return _drop_param(params, "task")
         return params
 

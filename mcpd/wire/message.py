@@ -280,6 +280,20 @@ def may_have_meta(params: bytes) -> bool:
     return params.find(b'_meta"') >= 0 or params.find(b"\\u") >= 0
 
 
+_ENDS = 1 << 20
+
+
+def may_have_member(params: bytes, name: bytes) -> bool:
+    """Return whether the params may have the member `name` (with its quotes).
+
+    Of long params, only the first and the last MiB are searched: the arguments are between them, and each
+    search of a MiB takes up to 4 ms.
+    """
+    if len(params) <= 2 * _ENDS:
+        return params.find(name) >= 0
+    return params.find(name, 0, _ENDS) >= 0 or params.find(name, -_ENDS) >= 0
+
+
 def request_with_meta(
     key: bytes, method: str, params: Raw | bytes, ours: bytes, token: bytes = b"", *, plain: bool
 ) -> bytes:

@@ -134,7 +134,7 @@ class UseLimitStage(Stage):
 
     def before(self, call: Call) -> None:
         permission = call.slots.get(PERMISSION)
-        if permission is not None and permission.verdict.limits:
+        if permission is not None and permission.verdict.limits and _ENTERED not in call.slots:
             call.slots[_ENTERED] = self.limits.enter(permission)
 
     def ended(
