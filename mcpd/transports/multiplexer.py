@@ -32,6 +32,7 @@ from mcpd.transports.outgoing_request import (
 from mcpd.wire import message as wire
 from mcpd.wire.limits import DroppedMessage, is_response
 from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, Message, request_with_meta
+from mcpd.wire.stray_text import MESSAGE_START, IndentedMessage, find_messages
 
 log = logging.getLogger("mcpd.link")
 _batch = batch()
@@ -304,6 +305,7 @@ class Receiver:
         self._channel = channel
         self._pending = channel.requests.pending
         self._long_lived = channel.requests.long_lived
+        self._indented = IndentedMessage()
 
     def receive(
         self,
@@ -381,11 +383,23 @@ class Receiver:
                 for part in parts:
                     self.receive(part, exchange, may_be_batch=False)
                 return
+        if whole := self._indented.add(line):
+            channel.deviations.count("messages were spread over several lines")
+            self.receive(whole, exchange)
+            return
+        if self._indented.has_begun:
+            return
+        if found := list(find_messages(stripped)):
+            channel.deviations.count("lines had other text besides a message")
+            for text in found:
+                self.receive(text, exchange)
+            return
         if channel.tap is not None:
             channel.tap("←", line)
         channel.deviations.count_unparsable(line)
         unreadable = DroppedMessage("an unparsable message (invalid or nested too deeply)")
-        unreadable.add(line)
+        start = MESSAGE_START.search(line)
+        unreadable.add(line if start is None else line[start.start() :])
         message = unreadable.envelope()
         if message is None or not is_response(message):
             return
@@ -441,6 +455,8 @@ class Receiver:
             channel._deliver_response(exchange, message, line)
         elif key.isdigit() and int(key[:20]) <= channel._last_id:
             channel.deviations.late_replies += 1
+        elif self._indented.has_begun:
+            self._indented.add(line)  # such as `{}` in an array
         else:
             channel.deviations.count_unparsable(line)
 

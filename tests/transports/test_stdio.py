@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from mcpd.protocol.upstream_session import send_request
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.stdio import PipeChannel
 from mcpd.wire import limits
-from tests.transports.peer import Json, connected
+from tests.transports.peer import PATIENCE, Json, connected
 
 OK: Json = {"result": {}}
 
@@ -302,6 +303,43 @@ async def test_line_that_does_not_end_closes_the_connection(monkeypatch: pytest.
         await peer.say(b"x" * 20_000)
         with pytest.raises(LinkLost, match=r"a line of more than 16384 bytes \(`maxFrame` allows 4096"):
             await exchange.wait_response()
+
+
+_ANSWER = '{"jsonrpc": "2.0", "id": ID, "result": {"text": "a } b {\\"id\\": 1}", "items": [{}, []]}}'
+_SHARED_LINES = {
+    "progress": f"progress 50% {_ANSWER}",
+    "carriage returns": f"10%\r20%\r{_ANSWER}",
+    "escapes on both sides": f"\x1b[33m{_ANSWER}\x1b[0m",
+    "braces in the text": f"{{loading}} {_ANSWER} done {{}}",
+    "after a notification": f'{{"jsonrpc": "2.0", "method": "notifications/x"}}{_ANSWER}',
+    "after a logged request": f'received {{"jsonrpc":"2.0","id":1,"method":"ping"}} {_ANSWER}',
+    "with indentation": json.dumps(json.loads(_ANSWER.replace("ID", "7")), indent=2).replace("7", "ID"),
+    "indented by tabs": json.dumps(json.loads(_ANSWER.replace("ID", "7")), indent="\t").replace("7", "ID"),
+}
+
+
+@pytest.mark.parametrize("kind", _SHARED_LINES)
+async def test_response_among_other_text_is_found(kind: str) -> None:
+    """Nothing is sent in response to what a server has only logged."""
+    answer = _SHARED_LINES[kind]
+    script = {"m": lambda request: answer.replace("ID", str(request["id"])).encode() + b"\n"}
+    async with connected(script) as peer:
+        with trio.fail_after(PATIENCE):
+            result = await send_request(peer.link, "m")
+        assert json.loads(bytes(result)) == json.loads(_ANSWER.replace("ID", "1"))["result"]
+        await send_request(peer.link, "m")
+    assert peer.methods == ["m", "m"]
+    assert sum(peer.link.deviations.counts.values()) == 2
+
+
+async def test_response_garbled_by_other_text_fails_at_once_and_is_shown() -> None:
+    garbled = b'50%%{"jsonrpc": "2.0", "id": %d, "result": {"te 60%% xt": "a}}\n'
+    async with connected({"m": lambda request: garbled % request["id"]}) as peer:
+        with (
+            trio.fail_after(PATIENCE),
+            pytest.raises(ProtocolViolation, match=r'unparsable message.*"te 60% xt'),
+        ):
+            await send_request(peer.link, "m")
 
 
 @pytest.mark.parametrize("spelt", ['"%d"', "%d.0"])
