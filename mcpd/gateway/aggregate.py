@@ -3,7 +3,7 @@
 Tools and prompts get public names and a `[server]` prefix in their descriptions. Resources keep their URIs,
 because texts and links mention them. If two servers list the same URI, the later server's is published as
 `mcpd://<server>/<uri>`, or as `ui://mcpd/<server>/<rest>` if it begins with `ui://`; these forms are accepted
-for every resource.
+for every resource. A name or URI that clients were given keeps its meaning, also when its server is gone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from msgspec import Raw
 from mcpd.calls.call import Scope, is_name_unique
 from mcpd.calls.routes import Target
 from mcpd.calls.stages.login import LOGIN_TOOL, login_catalog, may_offer_login
-from mcpd.gateway.index import AggregateIndex, build_index, choose_tool, is_large, replace_member, split_alias
-from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
+from mcpd.gateway.index import (
+    AggregateIndex,
+    Given,
+    build_index,
+    choose_tool,
+    is_large,
+    replace_member,
+    split_alias,
+)
+from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness
 from mcpd.io.turns import in_turns
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownServer, UnknownTool
 from mcpd.model.policy import ItemKind, Profile, all_tags, tags_of_tool
@@ -42,7 +50,7 @@ _MAX_SERVER_INSTRUCTIONS = 2000
 _MAX_PREPARATIONS = 3
 
 
-_EMPTY = AggregateIndex({}, {}, {}, {}, {}, (), {}, {})
+_EMPTY = AggregateIndex({}, {}, {}, {}, {}, {}, {})
 
 
 class AggregateServer:
@@ -146,14 +154,54 @@ class AggregateServer:
         return Target(server=server, params=replace_member(members, "name", own), tool=own)
 
     def _owner_of(self, member: str, name: str, index: AggregateIndex) -> tuple[ManagedServer, str]:
+        given = self.lists.given
         owned = (index.tools if member == "tools" else index.prompts).get(name)
+        if owned is None:
+            meanings = (given.tools if member == "tools" else given.prompts).meanings
+            if (meaning := meanings.get(name)) is not None:
+                return self._given_item(member, name, *meaning), meaning[1]
         if owned is None and member == "tools":
             owned = choose_tool(index.app_tools.get(name, ()))
+            if owned is not None and (first := given.app_tools.setdefault(name, owned)) != owned:
+                choose_tool((first, owned))
         if owned is None:
             owned = self._find_absent(member, name)
         if owned is None:
             raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._name_hint(member)}")
         return self._core.supervisor.get(owned[0]), owned[1]
+
+    def _given_item(self, member: str, name: str, owner: str, own: str) -> ManagedServer:
+        """Return the server of a tool or prompt that a client knows from an earlier list. Raises UnknownTool
+        or NotReady, also if another server has such a tool by now: the client means the one that it knows.
+        """
+        what = f"the {member[:-1]} {shorten(name, 80)!r}"
+        server = self._given_owner(what, owner)
+        if member == "tools" and not self.includes_tool(owner, own):
+            raise UnknownTool(f"{owner}: {what} is not in the profile {self.profile.name!r} any more")
+        if member == "tools" and own == LOGIN_TOOL and may_offer_login(server.spec):
+            return server
+        catalog = server.catalog
+        if catalog is None:
+            if server.state not in (ServerState.PENDING, ServerState.NEEDS_AUTH):
+                raise self._core.not_ready_error(server)
+        elif all(item.name != own for item in catalog_items(catalog, member)):
+            raise UnknownTool(f"{owner}: it does not offer {what} any more; {self._name_hint(member)}")
+        return server
+
+    def _given_owner(self, what: str, owner: str) -> ManagedServer:
+        """Return the server to which something belongs that a client was given. Raises UnknownServer,
+        NotReady."""
+        server = self._core.supervisor.find(owner)
+        if server is None:
+            raise UnknownServer(f"{what} belongs to the server {owner!r}, which was removed", server=owner)
+        if not self.covers(server):
+            text = (
+                f"{what} belongs to the server {owner!r}, which is not in the profile {self.profile.name!r}"
+            )
+            raise UnknownServer(f"{text} any more", server=owner)
+        if server.state is ServerState.DISABLED:
+            raise self._core.not_ready_error(server)
+        return server
 
     def _find_absent(self, member: str, name: str) -> OwnedName | None:
         """Find a name among the servers whose lists are unknown, or that are disabled: a client may know it
@@ -199,17 +247,21 @@ class AggregateServer:
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Find the owner by lists, then templates, then servers with similar URIs. Raises UnknownResource."""
-        index, supervisor = self.lists.index(), self._core.supervisor
+        index, given, what = self.lists.index(), self.lists.given, f"the resource {shorten(uri)!r}"
         if (known := index.resources.get(uri)) is not None:
-            return supervisor.get(known[0]), known[1]
+            return self._core.supervisor.get(known[0]), known[1]
+        if (known := given.resources.get(uri)) is not None:
+            return self._given_owner(what, known[0]), known[1]
         name, own = split_alias(uri)
         for server in self.servers() if own else ():
             if server.spec.name == name:
                 return server, own
-        for pattern, name in index.templates:
+        for (name, _), pattern in given.patterns.items():
             if pattern.matches(uri):
-                return supervisor.get(name), uri
-        return self._owner_by_similar_uris(uri), uri
+                return self._given_owner(what, name), uri
+        found = self._owner_by_similar_uris(uri)
+        given.resources[uri] = found.spec.name, uri
+        return found, uri
 
     def _owner_by_similar_uris(self, uri: str) -> ManagedServer:
         """Return the only server that lists resources with this scheme, or has resources at all."""
@@ -279,6 +331,7 @@ class MergedLists:
         self._core = core
         self._view = view
         self._for_all_clients = for_all_clients
+        self.given: Given = Given() if for_all_clients is None else for_all_clients.given
         self._indexed_changes = -1
         """`Supervisor.changes` when the index was last checked: a call must not look at every server."""
         self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
@@ -332,7 +385,7 @@ class MergedLists:
             index = other._index
         else:
             known = [(name, catalog) for name, catalog in catalogs if catalog is not None]
-            index = yield from build_index(style, known, self._view.includes_tool)
+            index = yield from build_index(style, known, self._view.includes_tool, self.given)
         self._indexed_changes, self._indexed_style = changes, style
         self._indexed_catalogs, self._indexed_specs = catalogs, specs
         self._index = index

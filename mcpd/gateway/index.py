@@ -15,7 +15,7 @@ from mcpd.gateway.views import catalog_items
 from mcpd.model.errors import UnknownTool
 from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
-from mcpd.model.tool_names import ClientStyle, OwnedName, public_names_in_steps
+from mcpd.model.tool_names import ClientStyle, GivenNames, OwnedName, public_names_in_steps
 from mcpd.supervision.catalog import Catalog
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -28,6 +28,8 @@ _ENTRY_COST = 1000
 """An entry takes as long as this many of its bytes, and 10 µs together with as many of them."""
 _PORTION = 64 * 1024
 """The cost of one step, which takes up to 0.6 ms, or more for a single long entry."""
+_MAX_GIVEN = 20_000
+"""Names and URIs that are kept although no server lists them any more."""
 _LARGE = 1024 * 1024
 """The cost of lists whose index takes 10 ms."""
 
@@ -42,14 +44,38 @@ class AggregateIndex(msgspec.Struct, frozen=True):
     """For each entry: (server, the server's own name or URI)."""
     resources: Mapping[str, tuple[str, str]]
     """URI or alias → (server, the server's own URI)."""
-    templates: Sequence[tuple[UriTemplate, str]]
-    """(template, server) for templates without an alias."""
     template_owners: Mapping[str, tuple[str, str]]
     """Template or alias → (server, the server's own template)."""
     app_tools: Mapping[str, Sequence[OwnedName]]
     """Own name → tools with that name, of servers with MCP Apps."""
     known_calls: dict[bytes, tuple[str, str, bytes]] = msgspec.field(default_factory=dict)
     """First member of a call's params → (server, the tool's own name, first member for the server)."""
+
+
+class Given(msgspec.Struct, eq=False):
+    """What clients of a view were given, by all its indexes: none of it ever means something else."""
+
+    tools: GivenNames = msgspec.field(default_factory=GivenNames)
+    prompts: GivenNames = msgspec.field(default_factory=GivenNames)
+    resources: dict[str, OwnedName] = msgspec.field(default_factory=dict)
+    """URI → (server, the server's own URI)."""
+    templates: dict[str, OwnedName] = msgspec.field(default_factory=dict)
+    patterns: dict[OwnedName, UriTemplate] = msgspec.field(default_factory=dict)
+    """The templates without an alias."""
+    app_tools: dict[str, OwnedName] = msgspec.field(default_factory=dict)
+    """Own name → the tool that the page of an app has called by it."""
+
+    def limit(self, index: AggregateIndex) -> None:
+        """Forget what is not listed any more if it is too much: a server may change its lists endlessly."""
+        sizes = map(len, (self.tools.meanings, self.prompts.meanings, self.resources, self.templates))
+        if sum(sizes) + len(self.app_tools) <= _MAX_GIVEN + 4 * sum(map(len, index.owners.values())):
+            return
+        self.tools.keep_only(set(index.tools.values()))
+        self.prompts.keep_only(set(index.prompts.values()))
+        self.resources, self.templates = dict(index.resources), dict(index.template_owners)
+        listed = set(self.templates.values())
+        self.patterns = {owned: each for owned, each in self.patterns.items() if owned in listed}
+        self.app_tools.clear()
 
 
 def _cost(entry: bytes) -> int:
@@ -70,45 +96,44 @@ def is_large(catalogs: Iterable[Catalog]) -> bool:
 
 
 def build_index(
-    style: ClientStyle, catalogs: Sequence[tuple[str, Catalog]], includes_tool: Callable[[str, str], bool]
+    style: ClientStyle,
+    catalogs: Sequence[tuple[str, Catalog]],
+    includes_tool: Callable[[str, str], bool],
+    given: Given,
 ) -> Steps[AggregateIndex]:
     """Merge the lists of servers. `includes_tool` decides by a server and the server's own name of a tool."""
     included = ((s, item.name) for s, c in catalogs for item in c.tools if includes_tool(s, item.name))
-    tools = yield from public_names_in_steps(style, included)
-    prompts = yield from public_names_in_steps(
-        style, ((s, item.name) for s, c in catalogs for item in c.prompts)
-    )
+    tools = yield from public_names_in_steps(style, included, given=given.tools)
+    offered = ((s, item.name) for s, c in catalogs for item in c.prompts)
+    prompts = yield from public_names_in_steps(style, offered, given=given.prompts)
     resources: dict[str, OwnedName] = {}
     templates: dict[str, OwnedName] = {}
     listed = {
-        "resources": (yield from _unique_entries(resources, catalogs, "resources", "uri")),
+        "resources": (yield from _unique_entries(resources, given.resources, catalogs, "resources", "uri")),
         "resourceTemplates": (
-            yield from _unique_entries(templates, catalogs, "resourceTemplates", "uriTemplate")
+            yield from _unique_entries(
+                templates, given.templates, catalogs, "resourceTemplates", "uriTemplate"
+            )
         ),
     }
-    pages = yield from _index_pages(resources, catalogs)
+    pages = yield from _index_pages(resources, given.resources, catalogs)
     listed["tools"] = yield from _rename(
         tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools), pages
     )
     listed["prompts"] = yield from _rename(
         prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
     )
-    patterns = yield from _parse_templates(templates)
+    for public, owned in templates.items():
+        if public == owned[1] and owned not in given.patterns:
+            given.patterns[owned] = parse_template(public)
+            yield
     app_tools = _tools_by_own_name(tools, {server for server, _ in pages})
     yield
     entries = {member: tuple(entry for _, _, entry in each) for member, each in listed.items()}
     owners = {member: tuple((server, own) for server, own, _ in each) for member, each in listed.items()}
-    return AggregateIndex(tools, prompts, entries, owners, resources, patterns, templates, app_tools)
-
-
-def _parse_templates(owners: Mapping[str, OwnedName]) -> Steps[Sequence[tuple[UriTemplate, str]]]:
-    """Return the templates without an alias, with their servers."""
-    patterns = []
-    for public, (server, own) in owners.items():
-        if public == own:
-            patterns.append((parse_template(own), server))
-            yield
-    return patterns
+    index = AggregateIndex(tools, prompts, entries, owners, resources, templates, app_tools)
+    given.limit(index)
+    return index
 
 
 def _tools_by_own_name(
@@ -153,7 +178,11 @@ def _rename(
 
 
 def _unique_entries(
-    index: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
+    index: dict[str, OwnedName],
+    given: dict[str, OwnedName],
+    catalogs: Sequence[tuple[str, Catalog]],
+    member: str,
+    key: str,
 ) -> Steps[Sequence[_Entry]]:
     """Return the entries under unique URIs, and add the owner of each to `index`."""
     entries, size = [], 0
@@ -163,7 +192,7 @@ def _unique_entries(
                 size = 0
                 yield
             uri, raw = item.name, item.raw
-            if uri in index:
+            if uri in index or given.setdefault(uri, (server, uri)) != (server, uri):
                 uri = _alias(server, uri)
                 raw = replace_member(wire.members(raw), key, uri)
             index[uri] = (server, item.name)
@@ -172,7 +201,7 @@ def _unique_entries(
 
 
 def _index_pages(
-    index: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]]
+    index: dict[str, OwnedName], given: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]]
 ) -> Steps[Mapping[OwnedName, str]]:
     """Return the public URI of each page of an MCP App, by its server and own URI. Add the owners of pages
     that are not listed to `index`.
@@ -187,7 +216,10 @@ def _index_pages(
                 yield
             own = resource_uri(wire.members(item.raw)) if b"ui" in item.raw else ""
             if own and (server, own) not in pages:
-                uri = public.get((server, own)) or (_alias(server, own) if own in index else own)
+                uri = public.get((server, own))
+                if uri is None:
+                    is_free = own not in index and given.setdefault(own, (server, own)) == (server, own)
+                    uri = own if is_free else _alias(server, own)
                 pages[server, own] = uri
                 index[uri] = (server, own)
     return pages

@@ -11,7 +11,7 @@ import enum
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mcpd.model.steps import Steps, run_steps
 
@@ -49,7 +49,7 @@ class ClientStyle(enum.Enum):
     NAMESPACE = "namespace"
     """`test::echo`."""
     PLAIN = "plain"
-    """`echo` if no other server has a tool of that name, else `test__echo`."""
+    """`echo` if no other server has a tool of that name or was given the name before, else `test__echo`."""
 
 
 MAX_NAME_LENGTH = 64
@@ -62,13 +62,39 @@ OwnedName = tuple[str, str]
 """(server name, tool name)."""
 
 
+class GivenNames:
+    """The public names that clients were given: a name keeps its meaning, and a pair its name, as servers
+    come and go. A running chat goes on using the names that it knows.
+    """
+
+    def __init__(self) -> None:
+        self.meanings: dict[str, OwnedName] = {}
+        self._names: dict[tuple[ClientStyle, OwnedName], str] = {}
+
+    def name(self, style: ClientStyle, pair: OwnedName) -> str | None:
+        """Return the name of a pair; None if it was given none."""
+        return self._names.get((style, pair))
+
+    def is_free(self, name: str, pair: OwnedName) -> bool:
+        return self.meanings.get(name, pair) == pair
+
+    def give(self, style: ClientStyle, pair: OwnedName, name: str) -> None:
+        self.meanings[name] = pair
+        self._names[style, pair] = name
+
+    def keep_only(self, pairs: Collection[OwnedName]) -> None:
+        """Forget all other pairs."""
+        self.meanings = {name: pair for name, pair in self.meanings.items() if pair in pairs}
+        self._names = {key: name for key, name in self._names.items() if key[1] in pairs}
+
+
 def public_names(style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "") -> dict[str, OwnedName]:
     """Do the same as `public_names_in_steps`, without a pause."""
     return run_steps(public_names_in_steps(style, owned, prefix))
 
 
 def public_names_in_steps(
-    style: ClientStyle, owned: Iterable[OwnedName], prefix: str = ""
+    style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "", given: GivenNames | None = None
 ) -> Steps[dict[str, OwnedName]]:
     """Return public name → (server, name), in the given order, with one public name for each pair.
 
@@ -76,7 +102,9 @@ def public_names_in_steps(
 
     The name of a pair does not depend on the others, with two exceptions: `plain` adds the server name if
     several servers have that tool, and of two pairs with the same public name the later one gets a hash.
+    `given` are the names that must not change; new ones are added to it.
     """
+    given = given or GivenNames()
     pairs: dict[OwnedName, None] = {}
     for number, pair in enumerate(owned):
         pairs[pair] = None
@@ -87,12 +115,15 @@ def public_names_in_steps(
     for number, pair in enumerate(pairs):
         if not number % _PORTION:
             yield
-        server, name = pair
-        plain = style is ClientStyle.PLAIN and shared[name] == 1
-        public = name if plain else _join(style, server, name)
-        public = _fit(style, f"{prefix}_{public}" if prefix else public, pair)
-        if public in names:
-            public = _shorten_with_hash(public, pair)
+        public = given.name(style, pair)
+        if public is None:
+            server, name = pair
+            plain = style is ClientStyle.PLAIN and shared[name] == 1 and given.is_free(name, pair)
+            public = name if plain else _join(style, server, name)
+            public = _fit(style, f"{prefix}_{public}" if prefix else public, pair)
+            if not given.is_free(public, pair):
+                public = _shorten_with_hash(public, pair)
+            given.give(style, pair, public)
         names[public] = pair
     return names
 

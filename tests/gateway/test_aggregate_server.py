@@ -11,9 +11,17 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.gateway import aggregate as aggregate_server
+from mcpd.gateway import index
 from mcpd.gateway.aggregate import AggregateServer, MergedLists
 from mcpd.io import turns
-from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
+from mcpd.model.errors import (
+    InvalidArguments,
+    McpdError,
+    NotReady,
+    UnknownResource,
+    UnknownServer,
+    UnknownTool,
+)
 from mcpd.model.policy import Profile
 from mcpd.model.status import ServerState
 from mcpd.model.tool_names import ClientStyle
@@ -204,6 +212,66 @@ def test_unlisted_resource_is_found_by_template_or_similar_uris(
     else:
         found, name = view.resource(uri)
         assert (found.spec.name, name) == (server, own)
+
+
+def test_names_and_uris_that_were_given_never_mean_something_else() -> None:
+    """Whatever leaves, comes, or gets another naming style: a running chat knows the names of before."""
+    one, two = pair()
+    two.catalog = make_catalog(
+        tools=["echo", "b__c"], resources=["a:1"], templates=["a:{x}"], prompts=["hello"]
+    )
+    core = make_core(one)
+    view = AggregateServer(core, Profile(style=ClientStyle.PLAIN))
+
+    def are_there(*servers: Any) -> None:
+        by_name = {server.spec.name: server for server in servers}
+        supervisor = core.supervisor
+        supervisor.servers, supervisor.find = lambda: servers, by_name.get
+        supervisor.get = by_name.__getitem__
+
+    for each in (one, two):
+        each.upstream = make_upstream(resources={})
+    assert names(view) == ["echo", "only"]
+    are_there(two, one)
+    assert names(view) == ["two__echo", "b__c", "echo", "only"]
+    given = [("tools/call", {"name": "echo"}), ("prompts/get", {"name": "hello"})]
+    given += [("resources/read", {"uri": uri}) for uri in ("a:1", "a:99", "b:77")]
+    assert {route(view, method, **params)[0] for method, params in given} == {"one"}
+    one.state = ServerState.DISABLED
+    assert names(view) == ["two__echo", "b__c"]
+    for method, params in given:
+        with pytest.raises(NotReady):
+            route(view, method, **params)
+    are_there(two)
+    for method, params in given:
+        with pytest.raises(UnknownServer, match="belongs to the server 'one', which was removed"):
+            route(view, method, **params)
+    two.catalog = make_catalog(tools=["echo"])
+    with pytest.raises(UnknownTool, match="two: it does not offer the tool 'b__c' any more"):
+        route(view, "tools/call", name="b__c")
+    view.use_profile(Profile())
+    assert names(view) == ["two__echo"]
+    b = make_server("two__b", make_catalog(tools=["c"]))
+    are_there(b, two)
+    two.catalog = make_catalog(tools=["b__c"])
+    assert {route(view, "tools/call", name=name)[0] for name in names(view)} == {"two", "two__b"}
+    both = names(view)
+    are_there(two)
+    assert names(view) == both[1:]
+    are_there(two, b)
+    assert names(view) == [both[1], both[0]], "a colliding group keeps its names"
+
+
+def test_forgotten_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_MAX_GIVEN", 50)
+    server = make_server("one", make_catalog())
+    view = aggregate(server)
+    for n in range(200):
+        server.catalog = make_catalog(tools=[f"t{n}"], resources=[f"a:{n}"], templates=[f"b{n}:{{x}}"])
+        assert names(view) == [f"one__t{n}"]
+    given = view.lists.given
+    kept = len(given.tools.meanings) + len(given.resources) + len(given.templates) + len(given.patterns)
+    assert 0 < kept < 100
 
 
 def test_unknown_tool_error_names_servers_that_are_still_starting() -> None:
