@@ -44,8 +44,8 @@ async def choose_client(
 ) -> ClientRegistration:
     """Return the client, in the order of MCP 2025-11-25: pre-registered, by metadata document, dynamic.
 
-    The client of the definition is never offered to another issuer than the one at which it was used for a
-    login in `known`. Each login registers anew, because servers forget the clients that nobody uses.
+    `known`: the earlier logins. If one of them used the client of the definition at another issuer, that is
+    an error. A dynamic client is registered for each login, because servers forget those that nobody uses.
     Raises LoginError.
     """
     client = _client_without_registration(found, settings, known)

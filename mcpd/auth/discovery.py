@@ -12,8 +12,10 @@ chain.
 from __future__ import annotations
 
 import ipaddress
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -64,11 +66,13 @@ METADATA_TIMEOUT = 10.0
 """Seconds for one request of the discovery."""
 TOKEN_TIMEOUT = 30.0
 """Seconds for a request that issues something, which is never repeated carelessly."""
-MAX_REQUESTS = 12
+MAX_REQUESTS = 16
 """Requests of one discovery, with all redirects."""
 _MAX_REDIRECTS = 3
 _REDIRECTING = frozenset((301, 302, 303, 307, 308))
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""The IPv6 addresses of the Internet (RFC 4291, 2.4)."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 OnRequest = Callable[[str, str, str, float], None]
 """Called after each request: method, URL without query, outcome, seconds."""
@@ -215,16 +219,16 @@ class GuardedFetch:
             if not is_public(address):
                 raise _forbidden(host)
 
-        if proxy_for(url, self.environ) is not None and _is_address(host):
-            permit(host)
+        if proxy_for(url, self.environ) is not None and (address := _address(host)):
+            permit(address)
         return permit
 
     async def _look_up_server(self) -> bool:
         host = _host(self.server_url)
         if is_loopback_host(host):
             return True
-        if _is_address(host):
-            return not is_public(host)
+        if address := _address(host):
+            return not is_public(address)
         if proxy_for(http_url(self.server_url), self.environ) is not None:
             return False
         return not all(map(is_public, await dial.look_up(host)))
@@ -285,6 +289,8 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
         if inner is not None:
             return is_public(str(inner))
+        if found not in _UNICAST:
+            return False  # such as the many other ways to write an IPv4 address
     return found.is_global and not found.is_multicast
 
 
@@ -309,18 +315,19 @@ def _host(url: str) -> str:
     return (urlsplit(url).hostname or "").lower()
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+def _address(host: str) -> str:
+    """Return the IP address that a host is, also for `127.1` and `0x7f000001`; empty for a name."""
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    with suppress(OSError):
+        return socket.inet_ntoa(socket.inet_aton(host))
+    return ""
 
 
 def _is_related(host: str, server_url: str) -> bool:
     """Return whether two hosts have the same name under a registry, such as `sso.corp.example`."""
     own = _host(server_url)
-    if host == own or _is_address(host) or _is_address(own):
+    if host == own or _address(host) or _address(own):
         return host == own
     return len(own.split(".")) > 1 and host.split(".")[-2:] == own.split(".")[-2:]
 
@@ -349,7 +356,8 @@ def step_failed(step: str, error: FetchError | TokenError) -> LoginError:
     """Return the error of a step whose request failed."""
     if isinstance(error, FetchError):
         return LoginError(step, error.message, try_later=not error.is_forbidden)
-    return LoginError(step, error.message, try_later=error.kind is TokenErrorKind.UNAVAILABLE)
+    later = error.kind in (TokenErrorKind.UNAVAILABLE, TokenErrorKind.UNUSABLE)
+    return LoginError(step, error.message, try_later=later)
 
 
 @attrs.frozen
@@ -439,22 +447,29 @@ async def _find_server_metadata(
 async def _first(
     fetch: GuardedFetch, step: str, places: Iterable[str], parse: Callable[[bytes], T]
 ) -> T | None:
-    """Return the first valid document. A refused one is an error, unless a later place has a valid one.
+    """Return the first valid document; otherwise raise why a place did not have one.
 
-    A place without a document (HTTP 4xx, a page) leads to the next one. A server that cannot answer now says
-    nothing about what it has: that is an error, too.
+    A place without a document (HTTP 4xx, a page) says nothing. A server that cannot answer now may have one.
     """
     refused: LoginError | None = None
+    unavailable: LoginError | None = None
+    unreachable: set[str] = set()
     for url in places:
+        if origin(url) in unreachable:
+            continue
         try:
             answer = await fetch.get(url, _HEADERS)
         except FetchError as error:
-            if not error.is_forbidden:
-                raise LoginError(step, f"{shorten(url)}: {error.message}", try_later=True) from None
-            refused = refused or LoginError(step, f"{shorten(url)}: {error.message}")
+            message = f"{shorten(url)}: {error.message}"
+            if error.is_forbidden:
+                refused = refused or LoginError(step, message)
+            else:
+                unavailable = unavailable or LoginError(step, message, try_later=True)
+                unreachable.add(origin(url))
             continue
         if answer.status >= 500 or answer.status in (408, 425, 429):
-            raise LoginError(step, f"{shorten(url)}: HTTP {answer.status}", try_later=True)
+            message = f"{shorten(url)}: HTTP {answer.status}"
+            unavailable = unavailable or LoginError(step, message, try_later=True)
         if answer.status != 200:
             continue
         try:
@@ -463,6 +478,6 @@ async def _first(
             continue
         except MetadataError as error:
             refused = refused or LoginError(step, f"{shorten(url)}: {error}")
-    if refused is not None:
-        raise refused
+    if problem := unavailable or refused:
+        raise problem
     return None

@@ -71,6 +71,10 @@ async def refusal(server: str, url: str) -> FetchError:
         ("::ffff:127.0.0.1", False),
         ("::ffff:8.8.8.8", True),
         ("64:ff9b::7f00:1", False),
+        ("64:ff9b::808:808", True),
+        ("64:ff9b:1::7f00:1", False),
+        ("::7f00:1", False),
+        ("::ffff:0:7f00:1", False),
         ("2002:7f00:1::", False),
         ("localhost", False),
     ],
@@ -86,6 +90,13 @@ async def test_a_public_server_cannot_reach_this_machine(names: Names, url: str)
     assert error.is_forbidden
     assert "private address" in error.message
     assert server.connections == 0
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "10.1", "[::7f00:1]"])
+async def test_no_proxy_is_asked_for_a_private_address_in_another_spelling(host: str) -> None:
+    fetch = GuardedFetch("https://8.8.8.8/mcp", {"HTTPS_PROXY": "http://127.0.0.1:1"})
+    with pytest.raises(FetchError, match="private address"):
+        await fetch.get(f"https://{host}/x")
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked(
@@ -159,7 +170,7 @@ async def test_the_number_of_requests_is_limited() -> None:
         fetch = GuardedFetch(server.url, {})
         for _ in range(MAX_REQUESTS):
             await fetch.get(f"http://127.0.0.1:{server.port}/x")
-        with pytest.raises(FetchError, match="more than 12 requests"):
+        with pytest.raises(FetchError, match="more than 16 requests"):
             await fetch.get(f"http://127.0.0.1:{server.port}/x")
         assert len(server.requests) == MAX_REQUESTS
 

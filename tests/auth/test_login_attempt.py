@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -96,6 +97,23 @@ async def test_a_server_that_cannot_answer_now_is_not_one_without_metadata(path:
         error = await failure(server)
         assert "try again later" in error.message
         assert server.asked("/register") == []
+
+
+@pytest.mark.parametrize("first", [404, 500])
+@pytest.mark.parametrize("path", ["", "/tenant"])
+async def test_a_place_without_metadata_does_not_hide_the_next(path: str, first: int) -> None:
+    """Several servers have their metadata only at the root, or with another path in the issuer."""
+    async with authorization_server() as server:
+        assert server.prm is not None
+        assert server.metadata is not None
+        server.answers[PRM] = (first, b"")
+        named = {**server.prm, "authorization_servers": [server.origin + path]}
+        server.answers[PRM.removesuffix("/mcp")] = (200, json.dumps(named).encode())
+        server.answers[METADATA + path] = (first, b"")
+        openid = "/.well-known/openid-configuration"
+        server.answers[openid] = (200, json.dumps(server.metadata).encode())
+        memory = await logged_in(server)
+        assert memory.saved[0].issuer == server.origin
 
 
 async def test_scopes_that_a_registration_may_not_name_are_left_out() -> None:

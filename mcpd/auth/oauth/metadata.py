@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from types import MappingProxyType
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -168,15 +169,13 @@ def protected_resource_urls(server_url: str) -> tuple[str, ...]:
 def authorization_server_urls(issuer: str) -> tuple[str, ...]:
     """Return where the metadata of an issuer may be, in order (RFC 8414, 3.1; MCP 2025-11-25).
 
-    The root of an issuer with a path is never asked: another issuer may live there.
+    Some servers have it only at the root, although their issuer has a path.
     """
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
-    places = (
-        [_AUTHORIZATION_SERVER + path, _OPENID + path, path + _OPENID]
-        if path
-        else [_AUTHORIZATION_SERVER, _OPENID]
-    )
+    places = [_AUTHORIZATION_SERVER, _OPENID]
+    if path:
+        places = [_AUTHORIZATION_SERVER + path, _OPENID + path, path + _OPENID, *places]
     return tuple(urlunsplit((parts.scheme, parts.netloc, place, "", "")) for place in places)
 
 
@@ -196,7 +195,9 @@ def _has_dots(path: str) -> bool:
 # ── challenges ────────────────────────────────────────────────────────────────────────────────────────
 
 
-_MAX_FIELD = 16_384
+_MAX_FIELDS = 16_384
+"""Characters of all fields together."""
+_MAX_CHALLENGES = 32
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a regular expression
 _PARAMETER = re.compile(
     rf'({_TOKEN})[ \t]*=[ \t]*(?:({_TOKEN})(?=[ \t]*(?:,|$))|"((?:[^"\\]|\\.)*)")', re.DOTALL
@@ -230,7 +231,7 @@ def read_challenge(fields: Iterable[str]) -> Challenge | None:
 
     `resource_metadata` is taken from any of them, since servers put it into either.
     """
-    found = [each for field in fields for each in parse_challenges(field[:_MAX_FIELD])]
+    found = list(islice(_challenges_of(fields), _MAX_CHALLENGES))
     ours = [each for each in found if each[0] in ("bearer", "dpop")]
     if not ours:
         return None
@@ -243,6 +244,13 @@ def read_challenge(fields: Iterable[str]) -> Challenge | None:
         error=quote(parameters.get("error")),
         description=quote(parameters.get("error_description")),
     )
+
+
+def _challenges_of(fields: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    left = _MAX_FIELDS
+    for field in fields:
+        yield from parse_challenges(field[:left])
+        left = max(0, left - len(field))
 
 
 def parse_challenges(field: str) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -342,6 +350,8 @@ def quirks_of(issuer: str) -> Quirks:
 
 MAX_SERVERS = 16
 """Authorization servers of one resource that are considered."""
+_MAX_LISTED = 100
+"""How many are looked at to find them."""
 MAX_SCOPES = 200
 """More scopes are not requested by default: they would not fit into the authorization URL."""
 
@@ -404,13 +414,14 @@ def parse_protected_resource(body: bytes, server_url: str) -> ProtectedResource:
             f"the document is for the resource {quote(resource)}, which does not include the server's URL"
         )
     listed = strings(document, "authorization_servers")
-    servers = tuple(dict.fromkeys(each for each in listed or () if is_usable(each)))
+    usable = (each for each in (listed or ())[:_MAX_LISTED] if is_usable(each))
+    servers = tuple(dict.fromkeys(islice(usable, MAX_SERVERS)))
     if not servers:
         what = "no usable URL in" if listed else "no"
         raise MetadataError(f"the document has {what} `authorization_servers`")
     return ProtectedResource(
         resource=resource,
-        authorization_servers=servers[:MAX_SERVERS],
+        authorization_servers=servers,
         scopes=strings(document, "scopes_supported"),
         requires_dpop=document.get("dpop_bound_access_tokens_required") is True,
     )
@@ -429,12 +440,7 @@ def parse_authorization_server(
     issuer = string(document, "issuer")
     if issuer is None:
         raise MetadataError("the document has no `issuer`")
-    if not is_same_issuer(issuer, override or expected_issuer):
-        raise MetadataError(
-            f"the document is of the issuer {quote(issuer)}, but {quote(override or expected_issuer)} was "
-            f'asked. If you trust the former, write `"oauth": {{"issuer": "…"}}` in the definition'
-        )
-    return AuthorizationServer(
+    server = AuthorizationServer(
         issuer=issuer,
         authorization_endpoint=_endpoint(document, "authorization_endpoint"),
         token_endpoint=_endpoint(document, "token_endpoint"),
@@ -447,6 +453,13 @@ def parse_authorization_server(
         accepts_client_metadata=document.get("client_id_metadata_document_supported") is True,
         sends_iss=document.get("authorization_response_iss_parameter_supported") is True,
     )
+    expected = override or expected_issuer
+    if not (is_same_issuer(issuer, expected) or _is_of_origin(server, expected)):
+        raise MetadataError(
+            f"the document is of the issuer {quote(issuer)}, but {quote(expected)} was "
+            f'asked. If you trust the former, write `"oauth": {{"issuer": "…"}}` in the definition'
+        )
+    return server
 
 
 def is_same_issuer(stated: str, expected: str) -> bool:
@@ -459,6 +472,23 @@ def is_same_issuer(stated: str, expected: str) -> bool:
     bare = stated.removesuffix("/")
     has_path = bare.count("/") > 2 or "?" in bare
     return stated == expected or (bare == expected.removesuffix("/") and not has_path)
+
+
+def _is_of_origin(server: AuthorizationServer, expected: str) -> bool:
+    """Return whether an issuer with another path, and all its endpoints, have the origin that was asked.
+
+    Several servers confuse the path of their issuer. Whoever controls the origin could as well state the
+    expected issuer, so no code or token reaches anybody else.
+    """
+    endpoints = (
+        server.authorization_endpoint,
+        server.token_endpoint,
+        server.registration_endpoint,
+        server.revocation_endpoint,
+    )
+    return is_usable(server.issuer) and all(
+        origin(url) == origin(expected) for url in (server.issuer, *endpoints) if url is not None
+    )
 
 
 def assumed_authorization_server(server_url: str) -> AuthorizationServer:

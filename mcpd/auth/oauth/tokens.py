@@ -269,14 +269,17 @@ def _token_type(value: object, status: int) -> TokenType:
 
 
 def _lifetime(value: object) -> float | None:
-    """Return seconds; None if unknown. A number in a string is common, and a wrong one loses no token."""
+    """Return seconds; None if unknown. A number in a string is common, and a wrong one loses no token.
+
+    Servers whose tokens do not expire send 0.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
         seconds = float(value)  # JSON integers have 64 bits here
     except ValueError:
         return None
-    return min(seconds, _MAX_LIFETIME) if math.isfinite(seconds) and seconds >= 0 else None
+    return min(seconds, _MAX_LIFETIME) if math.isfinite(seconds) and seconds > 0 else None
 
 
 # ── grants without a person ───────────────────────────────────────────────────────────────────────────

@@ -138,6 +138,15 @@ def test_issuers_are_compared_by_character(stated: str, expected: str, same: boo
     assert is_same_issuer(stated, expected) is same
 
 
+@pytest.mark.parametrize("asked", [f"{ISSUER}/tenant", ISSUER])
+def test_the_path_of_an_issuer_may_differ_if_nothing_leaves_its_origin(asked: str) -> None:
+    stated = METADATA | {"issuer": f"{ISSUER}/other"}
+    assert server(stated, asked).issuer == f"{ISSUER}/other"
+    for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint"):
+        with pytest.raises(MetadataError, match="was asked"):
+            server(stated | {name: "https://evil.example/x"}, asked)
+
+
 def test_the_definition_may_name_another_issuer() -> None:
     """Slack's server names mcp.slack.com, whose metadata is that of slack.com."""
     document = METADATA | {"issuer": "https://slack.com"}
@@ -255,14 +264,8 @@ def test_places_of_the_resource_metadata(url: str, places: list[str]) -> None:
                 f"https://example.com{AS_PATH}/issuer1",
                 f"https://example.com{OIDC_PATH}/issuer1",
                 f"https://example.com/issuer1{OIDC_PATH}",
-            ],
-        ),
-        (
-            "https://example.com/a/b/",
-            [
-                f"https://example.com{AS_PATH}/a/b",
-                f"https://example.com{OIDC_PATH}/a/b",
-                f"https://example.com/a/b{OIDC_PATH}",
+                f"https://example.com{AS_PATH}",
+                f"https://example.com{OIDC_PATH}",
             ],
         ),
     ],
