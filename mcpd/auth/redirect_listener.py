@@ -24,7 +24,8 @@ _TIMEOUT = 10.0
 """Seconds for a browser to send its request, and for the login to end."""
 _SEND_TIMEOUT = 3.0
 """Seconds for the browser to read the page."""
-_MAX_CONNECTIONS = 16
+MAX_CONNECTIONS = 64
+"""A further one closes the oldest, so that idle ones do not keep the browser waiting."""
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 ShowPage = Callable[[str], Awaitable["Page"]]
@@ -64,16 +65,26 @@ class RedirectListener:
         `pages`, until cancelled."""
         answers = {**pages, urlsplit(self.uri).path: take}
         hosts = _hosts(self.uri)
-        limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
+        connections: dict[trio.SocketStream, None] = {}
+        """The oldest first, without the one whose answer the login is using."""
 
         async def handle(stream: trio.SocketStream) -> None:
-            async with limit, stream:
+            connections[stream] = None
+            if len(connections) > MAX_CONNECTIONS:
+                oldest = next(iter(connections))
+                del connections[oldest]
+                oldest.socket.close()
+            async with stream:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     request = None
                     with trio.move_on_after(_TIMEOUT):
                         request = await _read_request(stream)
+                    connections.pop(stream, None)
                     if request is not None:
-                        await _respond(stream, request, answers, hosts)
+                        page = await _find_page(request, answers, hosts)
+                        connections[stream] = None
+                        await _respond(stream, page)
+            connections.pop(stream, None)
 
         await trio.serve_listeners(handle, self._listeners)
 
@@ -142,15 +153,16 @@ def _hosts(uri: str) -> frozenset[str]:
     return frozenset(names)
 
 
-async def _respond(
-    stream: trio.SocketStream, request: bytes, answers: Mapping[str, ShowPage], hosts: frozenset[str]
-) -> None:
-    """Send the page, also while the login ends, and wait until the browser has closed the connection."""
-    page = Page(400, "Bad request", "This address is only for the answer to a login.")
+async def _find_page(request: bytes, answers: Mapping[str, ShowPage], hosts: frozenset[str]) -> Page:
     path, query = _target_of(request, hosts)
     if path in answers:
         with trio.move_on_after(_TIMEOUT):
-            page = await answers[path](query)
+            return await answers[path](query)
+    return Page(400, "Bad request", "This address is only for the answer to a login.")
+
+
+async def _respond(stream: trio.SocketStream, page: Page) -> None:
+    """Send the page, also while the login ends, and wait until the browser has closed the connection."""
     with trio.move_on_after(_SEND_TIMEOUT, shield=True):
         await stream.send_all(_render(page))
         await stream.send_eof()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +12,7 @@ import trio.testing
 
 from mcpd.auth import redirect_listener
 from mcpd.auth.redirect_listener import (
+    MAX_CONNECTIONS,
     Page,
     PortTaken,
     RedirectListener,
@@ -94,6 +95,21 @@ async def test_the_ports_are_tried_in_order_and_then_any() -> None:
         assert urlsplit(third.uri).port not in {first, second}
         assert urlsplit(one.uri).path == urlsplit(other.uri).path == callback_path(ISSUER)
     assert callback_path("https://other.example") != callback_path(ISSUER)
+
+
+async def test_idle_connections_are_few_and_do_not_keep_the_browser_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redirect_listener, "_TIMEOUT", 3600.0)
+    async with listening() as (listener, queries), AsyncExitStack() as stack:
+        parts = urlsplit(listener.uri)
+        idle = [await trio.open_tcp_stream(parts.hostname or "", parts.port or 80) for _ in range(300)]
+        for stream in idle:
+            await stack.enter_async_context(stream)
+        assert "200 OK" in await talk(listener.uri, f"GET {parts.path}?code=a HTTP/1.1\nHost: HOST\n\n")
+        for stream in idle[: 300 - MAX_CONNECTIONS]:
+            assert await stream.receive_some(1) == b""
+    assert queries == ["code=a"]
 
 
 async def test_a_demanded_port_that_is_taken_is_an_error() -> None:
