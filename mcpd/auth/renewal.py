@@ -52,6 +52,9 @@ _MAX_DELAY = 300.0
 _MAX_RETRY_AFTER = 3600.0
 _HURRY_AFTER = 2.0
 """Seconds after a failed renewal before a request may cause the next one, whatever the delay."""
+FORGOTTEN_AFTER = 60.0
+"""Seconds for which an authorization server must reject mcpd's registration, and three times at least, before
+a person has to log in again: some do so once, while they are restarted."""
 
 
 def lead_time(lifetime: float) -> float:
@@ -289,6 +292,8 @@ class ManagedLogin:
         if self.dpop is None or self.dpop.pem != stored.dpop_key:
             self.dpop = load_dpop_key(stored.dpop_key)
         self.failure = None
+        self._rejected_since = math.inf
+        """Since when the authorization server has rejected mcpd's registration, and answered nothing else."""
         self._refused = False
         self._times = TokenTimes(tokens, self._context.clocks, self._context.random, issued_now=issued_now)
         self._fresh_until = self._times.expires_at
@@ -553,12 +558,15 @@ class ManagedLogin:
         must_wait = error.retry_after is not None or error.status == 429
         if error.kind not in _TEMPORARY and not self._refused and self._times.expires_at > retry_at:
             retry_at = self._times.expires_at  # it may object to an early renewal
-        rejects_client = error.kind is TokenErrorKind.INVALID_CLIENT
-        message = error.message
-        if rejects_client:
-            message = f"the authorization server no longer knows mcpd's registration ({message})"
+        message, needs_person = error.message, False
+        if error.kind is TokenErrorKind.INVALID_CLIENT:
+            message = f"the authorization server does not accept mcpd's registration ({message})"
+            self._rejected_since = min(self._rejected_since, now)
+            needs_person = self._failures > 2 and now - self._rejected_since >= FORGOTTEN_AFTER
+        else:
+            self._rejected_since = math.inf
         request_at = retry_at if must_wait else min(retry_at, now + _HURRY_AFTER)
-        self.failure = RenewalFailure(message, retry_at, request_at, rejects_client)
+        self.failure = RenewalFailure(message, retry_at, request_at, needs_person)
         log.log(
             logging.WARNING if self._failures == 1 else logging.DEBUG,
             "cannot renew the login at %s: %s; tried again in %.0f s",

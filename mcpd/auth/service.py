@@ -469,6 +469,8 @@ class LoginService:
         }[event]
         for name in users:
             self._report(name, message)
+        if event == "login_refreshed":
+            self._users.reconnect(users)
         if event == "login_needed":
             notify_login_needed(self._notifications, users, self._redactor.mask(reason))
 

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -19,7 +20,7 @@ from trio.testing import MockClock
 from mcpd.auth.discovery import FetchedAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest
-from mcpd.auth.renewal import lead_time
+from mcpd.auth.renewal import FORGOTTEN_AFTER, lead_time
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogins, TokenStore
 from mcpd.model.errors import LinkLost, McpdError
@@ -262,20 +263,34 @@ async def test_retries_back_off_and_calls_do_not_flood_the_server(
         assert len(world.authorization.requests) == idle
 
 
-async def test_an_unknown_client_keeps_the_login_and_says_what_helps(
+async def test_a_client_that_is_rejected_for_a_minute_needs_a_person(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """The authorization server has forgotten mcpd's registration: a person has to log in again."""
+    """The authorization server has forgotten mcpd's registration, or was only restarted."""
+    rejected = answering(401, b'{"error":"invalid_client"}', kind="application/json")
     async with logged_in(tmp_path) as world:
         world.authorization.access.clear()
-        world.authorization.faults = [answering(401, b'{"error":"invalid_client"}', kind="application/json")]
-        assert await world.call() == "401"
+        world.authorization.faults = [rejected] * 2
+        with pytest.raises(LinkLost, match="does not accept mcpd's registration"):
+            await world.call()
+        await trio.sleep(5)
+        assert await world.call() == "ok"
+        assert "login_needed" not in world.events
+        world.authorization.access.clear()
+        world.authorization.faults = [rejected] * 1000
+        began = trio.current_time()
+        while "login_needed" not in world.events:
+            with suppress(LinkLost):
+                assert await world.call() == "401"
+            await trio.sleep(1)
+        assert FORGOTTEN_AFTER <= trio.current_time() - began < FORGOTTEN_AFTER + 5
         assert await world.calls(5) == ["401"] * 5
-        assert world.events == ["login_done", "renewal_failed", "login_needed"]
+        assert world.events.count("login_needed") == 1
         assert "registration" in world.credentials.advice()
         assert world.credentials.advice().endswith("run `mcpctl login it` to log in again")
         assert world.stored().ended is None
-        await trio.sleep(5)
+        world.authorization.faults = []
+        await trio.sleep(300)
         assert await world.call() == "ok"
 
 
