@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import socket as sockets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
+from itertools import chain
 
 import trio
 
@@ -18,7 +19,7 @@ from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.io.outbox import Outbox, batch
-from mcpd.io.reader import READ_SMALL, Reader, has_hung_up
+from mcpd.io.reader import READ_SMALL, REST, Reader, has_hung_up
 from mcpd.io.turns import run_in_turn
 from mcpd.model.errors import Overloaded
 from mcpd.model.message_limit import MAX_MESSAGE
@@ -156,6 +157,7 @@ class SocketConnection:
                 self._refuse_dropped()
             if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
                 trim_heap_soon()
+                return chain(self._handle_large(lines[0]), map(self._handle_line, lines[1:]))
             if len(lines) > 1:
                 return map(self._handle_line, lines)
             for line in lines:
@@ -189,6 +191,18 @@ class SocketConnection:
             session.receive(message, self)
         else:
             self._handle_control(message)
+
+    def _handle_large(self, line: bytes) -> Iterator[object]:
+        """Let others have their turn between looking at the message and handling it."""
+        yield REST
+        try:
+            message = wire.parse(line)
+        except BadFrame:
+            yield REST
+            self._handle_unusual(line)
+        else:
+            yield REST
+            self._handle_line(line, message)
 
     def _handle_unusual(self, line: bytes) -> None:
         """Handle what is not one message, or needs a repair."""

@@ -23,8 +23,11 @@ from typing import Protocol
 import trio
 
 from mcpd.io.outbox import batch
+from mcpd.io.turns import rest
 
 _batch = batch()
+REST = object()
+"""A step of a large message returns this to let others finish a small request, see `turns.rest`."""
 READ_SMALL = 1 << 16
 """Bytes: enough for hundreds of messages. Larger reads are slower (malloc uses mmap from 128 KiB)."""
 READ_LARGE = 1 << 20
@@ -65,6 +68,7 @@ class Reader:
         self._finished = trio.Event()
         self._error: Exception | None = None
         self.is_paused = False
+        self._is_resting = False
 
     def __repr__(self) -> str:
         state = "paused" if self.is_paused else "has work" if self._steps is not None else "waiting"
@@ -73,12 +77,19 @@ class Reader:
     def pause(self) -> None:
         """Stop reading, and handling what was read, until `resume`. A no-op before and after `run`."""
         if not self.is_paused:
-            self.is_paused = _current_hub().pause(self)
+            self.is_paused = self._is_resting or _current_hub().pause(self)
 
     def resume(self) -> None:
         if self.is_paused:
             self.is_paused = False
-            _current_hub().resume(self, has_work=self._steps is not None)
+            if not self._is_resting:
+                _current_hub().resume(self, has_work=self._steps is not None)
+
+    async def _rest(self) -> None:
+        await rest()
+        self._is_resting = False
+        if not self.is_paused:
+            _current_hub().resume(self, has_work=True)
 
     async def run(self) -> None:
         """Read until the end of the stream or cancellation. Raises OSError, and exceptions from `take`."""
@@ -130,7 +141,11 @@ class Reader:
         hub = _current_hub()
         ends = clock() + hub.slice
         with _batch:
-            for _ in steps:
+            for step in steps:
+                if step is REST:
+                    self._is_resting = hub.pause(self)
+                    trio.lowlevel.spawn_system_task(self._rest)
+                    return
                 if self.is_paused:
                     return
                 if clock() > ends:

@@ -1,4 +1,7 @@
-"""Converts an MCP tool result into a form for scripts: success, text, structured data, error."""
+"""Converts an MCP tool result into a form for scripts: success, text, structured data, error.
+
+Text is copied as the server has encoded it, because a result may have 32 MiB.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.model.json_text import first_items
+from mcpd.model import codec
+from mcpd.model.json_text import encode_json, first_items
+from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 
 MAX_BLOCKS = 5000
 """Content blocks that are converted, which takes about 10 ms."""
+MAX_CHECKED = 1024 * 1024
+"""Bytes of a text that is decoded to check it, which takes 3 ms."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,8 +67,9 @@ _decode_text = msgspec.json.Decoder(str).decode
 _DECODE_ERRORS = (ValueError, RecursionError)
 
 
-def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> CallResult:
-    """Convert the `result` member (JSON text) of a `tools/call` response. Never raises.
+def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> Steps[bytes]:
+    """Convert the `result` member (JSON text) of a `tools/call` response to an encoded CallResult. Never
+    raises. Each step takes at most 2 ms per MiB.
 
     Violations of the specification (`content` is not a list, blocks are not objects) become warnings. Content
     blocks beyond MAX_BLOCKS are left out, with a warning.
@@ -71,13 +79,16 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> CallR
         members = _decode_result(result)
     except _DECODE_ERRORS:
         notes.append("the server's result is not an object")
-        return CallResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
+        return codec.encode(
+            CallResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
+        )
+    yield
     try:
         blocks, has_more = first_items(members.content if len(members.content) else b"[]", MAX_BLOCKS)
     except _DECODE_ERRORS:
         notes.append("the result's content is not a list")
         blocks, has_more = [], False
-    texts: list[str] = []
+    texts: list[bytes] = []
     others: list[Raw] = []
     malformed = 0
     for raw in blocks:
@@ -86,6 +97,7 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> CallR
         except _DECODE_ERRORS:
             malformed += 1
             continue
+        yield
         texts.append(_block_text(block))
         if _string(block.type) != "text":
             others.append(raw)
@@ -98,16 +110,20 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> CallR
         notes.append(
             f"the result has more than {MAX_BLOCKS} content blocks; the others are in the raw result only"
         )
-    output = "\n".join(texts) if len(texts) != 1 else texts[0]
+    yield
+    output = Raw(b"".join([b'"', b"\\n".join(texts), b'"']))
     failed = bytes(members.isError) == b"true"
-    return CallResult(
-        success=not failed,
-        output=output,
-        data=members.structuredContent if len(members.structuredContent) else None,
-        error=(output or "the tool reported an error without a message") if failed else None,
-        content=tuple(others),
-        warnings=tuple(notes),
-    )
+    encoded = {
+        "success": not failed,
+        "output": output,
+        "data": members.structuredContent if len(members.structuredContent) else None,
+        "error": (output if len(output) > 2 else "the tool reported an error without a message")
+        if failed
+        else None,
+        "content": others,
+        "warnings": notes,
+    }
+    return encode_json(encoded)
 
 
 def _base64_size(data: Raw) -> int:
@@ -118,26 +134,39 @@ def _base64_size(data: Raw) -> int:
     return max(0, (len(text) - 2) * 3 // 4 - bytes(text[-3:-1]).count(b"="))
 
 
-def _block_text(block: _Block) -> str:
+def _block_text(block: _Block) -> bytes:
+    """Return the text of a block as the inside of a JSON string."""
     kind = _string(block.type)
     if kind == "text":
-        return _string(block.text)
-    if kind in ("image", "audio"):
-        size = _base64_size(block.data)
-        return f"[{kind} {_string(block.mimeType) or 'of unknown type'}, {size} bytes]"
-    if kind == "resource_link":
-        name = _string(block.name)
-        return f"[resource {name} {_string(block.uri)}]"
+        return _text(block.text)
     if kind == "resource":
         try:
             inner = _decode_block(block.resource if len(block.resource) else b"{}")
         except _DECODE_ERRORS:
             inner = _Block()
         if len(inner.text):
-            return _string(inner.text)
+            return _text(inner.text)
         uri = _string(inner.uri)
-        return f"[resource {uri} {_string(inner.mimeType)}]".replace(" ]", "]")
-    return f"[content of type {shorten(kind, 60)}]"
+        shown = f"[resource {uri} {_string(inner.mimeType)}]".replace(" ]", "]")
+    elif kind in ("image", "audio"):
+        size = _base64_size(block.data)
+        shown = f"[{kind} {_string(block.mimeType) or 'of unknown type'}, {size} bytes]"
+    elif kind == "resource_link":
+        shown = f"[resource {_string(block.name)} {_string(block.uri)}]"
+    else:
+        shown = f"[content of type {shorten(kind, 60)}]"
+    return encode_json(shown)[1:-1]
+
+
+def _text(raw: Raw) -> bytes:
+    """Return the inside of a JSON string as the server has encoded it.
+
+    Returns nothing for another value, and for text that is not UTF-8 or has half of a surrogate pair. Text
+    of more than MAX_CHECKED bytes is not checked.
+    """
+    text = bytes(raw)
+    is_text = text.startswith(b'"') and (len(text) > MAX_CHECKED or _string(raw))
+    return text[1:-1] if is_text else b""
 
 
 def _string(raw: Raw) -> str:

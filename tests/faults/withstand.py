@@ -19,9 +19,9 @@ from tests.fuzz.world import ROOT
 from tests.stopwatch import within
 
 MIB = 1 << 20
-STALL, P99 = 0.35, 0.05
+STALL, P99 = 0.1, 0.05
 """Seconds of processor time of the daemon that a call to another server may wait: the longest, and the 99th
-percentile during a flood. A message of 31 MiB is handled in one turn of up to 180 ms on an idle machine."""
+percentile during a flood."""
 PEAK, GROWTH = 250 * MIB, 10 * MIB
 """Bytes of resident memory, at most; and more than before, after the attacker has gone: up to 2.5 MiB for
 what is needed for the first time, and 4.5 MiB that are free, but in the same arenas of Python as younger

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mcpd.model import codec
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, UnknownTool, UpstreamRefused
 from mcpd.model.status import rfc3339
+from mcpd.model.steps import run_steps
 from mcpd.model.tool_result import normalize_result
 from tests.stopwatch import within
 
@@ -28,29 +28,49 @@ PLACEHOLDERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def normalized(result: bytes) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(run_steps(normalize_result(result)))
+    return decoded
+
+
 @pytest.mark.parametrize(("block", "shown"), PLACEHOLDERS)
 def test_non_text_content_is_kept_with_a_placeholder(block: dict[str, Any], shown: str) -> None:
     """Images, links and embedded resources are replaced in the text, and kept in `content`."""
-    result = normalize_result(json.dumps({"content": [TEXT, block]}).encode())
-    assert result.output == f"a\n{shown}"
-    assert [bytes(each) for each in result.content] == [json.dumps(block).encode()]
-    assert result.success
-    assert result.warnings == ()
+    result = normalized(json.dumps({"content": [TEXT, block]}).encode())
+    assert result["output"] == f"a\n{shown}"
+    assert result["content"] == [block]
+    assert result["success"]
+    assert result["warnings"] == []
+
+
+TEXTS: list[tuple[bytes, str]] = [
+    (rb"\u00e9\n\"\\", 'é\n"\\'),
+    ("é".encode(), "é"),
+    (rb"\ud83d\ude00", "😀"),
+    (rb"\ud800", ""),
+    (b"\xff", ""),
+]
+
+
+@pytest.mark.parametrize(("encoded", "output"), TEXTS)
+def test_text_is_copied_as_it_is_encoded_if_it_is_valid(encoded: bytes, output: str) -> None:
+    result = run_steps(normalize_result(b'{"content":[{"type":"text","text":"%b"}]}' % encoded))
+    assert json.loads(result)["output"] == output
+    assert not output or encoded in result
 
 
 def test_data_and_content_keep_every_byte() -> None:
     data, block = b'{"n":1.10,"n":1E+400, "b":1180591620717411303424}', b'{"type" : "x","n":1.10}'
-    result = normalize_result(b'{"content":[%b],"structuredContent":%b}' % (block, data))
-    encoded = codec.encode(result)
+    encoded = run_steps(normalize_result(b'{"content":[%b],"structuredContent":%b}' % (block, data)))
     assert data in encoded
     assert block in encoded
 
 
 def test_tool_error_is_a_failure_with_its_text() -> None:
-    failed = normalize_result(json.dumps({"content": [TEXT], "isError": True}).encode())
-    assert (failed.success, failed.error, failed.output) == (False, "a", "a")
-    assert normalize_result(b'{"isError":true}').error
-    assert normalize_result(b'{"isError":"true","content":[]}').success
+    failed = normalized(json.dumps({"content": [TEXT], "isError": True}).encode())
+    assert (failed["success"], failed["error"], failed["output"]) == (False, "a", "a")
+    assert normalized(b'{"isError":true}')["error"]
+    assert normalized(b'{"isError":"true","content":[]}')["success"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +90,7 @@ def test_tool_error_is_a_failure_with_its_text() -> None:
 )
 def test_invalid_result_becomes_a_tool_result_with_warnings(broken: bytes) -> None:
     """Never an exception: it would end the connection."""
-    assert codec.encode(normalize_result(broken))
+    assert run_steps(normalize_result(broken))
 
 
 @pytest.mark.parametrize("block", [b"{}", b'{"type":"image"}'])
@@ -78,13 +98,13 @@ def test_blocks_of_a_result_are_bounded(block: bytes) -> None:
     """31 MiB of empty blocks took 6 s and 2.1 GiB, and the result grew to 237 MiB."""
     many = b'{"content":[%b]}' % b",".join([block] * (8 * 1024 * 1024 // (len(block) + 1)))
     began = time.thread_time()
-    result = normalize_result(many)
-    encoded = codec.encode(result)
+    encoded = run_steps(normalize_result(many))
     assert within(time.thread_time() - began, 0.3)
     assert len(encoded) < 500_000
-    assert len(result.warnings) <= 2
-    assert "the result has more than 5000 content blocks" in result.warnings[-1]
-    assert normalize_result(b'{"content":[%b]}' % b",".join([b'{"type":"text","text":"x"}'] * 5000)).output
+    warnings = json.loads(encoded)["warnings"]
+    assert len(warnings) <= 2
+    assert "the result has more than 5000 content blocks" in warnings[-1]
+    assert normalized(b'{"content":[%b]}' % b",".join([b'{"type":"text","text":"x"}'] * 5000))["output"]
 
 
 def subclasses() -> list[type[McpdError]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import attrs
@@ -16,7 +17,8 @@ from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.routes import CONTROL, Target
 from mcpd.gateway.aggregate import AggregateServer
-from mcpd.model import advice, codec
+from mcpd.io.turns import in_turns, rest
+from mcpd.model import advice
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
@@ -28,8 +30,9 @@ from mcpd.model.errors import (
     may_have_run,
 )
 from mcpd.model.policy import ClientFacts
+from mcpd.model.steps import Steps, run_steps
 from mcpd.model.text import shorten
-from mcpd.model.tool_result import normalize_result
+from mcpd.model.tool_result import MAX_CHECKED, normalize_result
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.state.clients import ClientConnection
@@ -65,7 +68,8 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
 
         Of `_meta`, they contain what is meant for the server, such as a trace context (SEP-414).
         """
-        params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(self.tool), self.arguments)
+        name = msgspec.json.encode(self.tool)
+        params = b"".join([b'{"name":', name, b',"arguments":', self.arguments, b"}"])
         meta = {
             name: value
             for name, value in ({} if self.meta is UNSET else self.meta).items()
@@ -90,7 +94,7 @@ _OBJECT = re.compile(rb"\s*\{")
 def read_call(params: Raw) -> CallRequest:
     """Parse the params of `mcpd/call`. Raises InvalidArguments."""
     try:
-        request = _decode(bytes(params) or b"{}")
+        request = _decode(params if len(params) else b"{}")
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidArguments(f"mcpd/call: {error}", [Problem("$", str(error))]) from None
     if len(request.tool) > MAX_NAME:
@@ -231,8 +235,16 @@ class ControlCaller:
             self._responder.finish(wire.result(request.key, result))
         else:
             notes = call.slots.get(NOTES)
-            body = codec.encode(normalize_result(result, notes or ()))
-            self._responder.finish(wire.result(request.key, body))
+            work = normalize_result(result, notes or ())
+            if len(result) > MAX_CHECKED:
+                self._spawn(partial(self._send_large, request.key, work))
+            else:
+                self._responder.finish(wire.result(request.key, run_steps(work)))
+
+    async def _send_large(self, key: bytes, work: Steps[bytes]) -> None:
+        body = await in_turns(work)
+        await rest()
+        self._responder.finish(wire.result(key, body))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)

@@ -26,6 +26,7 @@ from mcpd.api.mcp.sse import SseSessions
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
+from mcpd.io.turns import rest
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, DECODE_ERRORS, MAX_ID, BadFrame, Message
@@ -123,8 +124,16 @@ class McpHandler:
             return
         if method == "GET":
             sessions.open(exchange, view, scope, self.principal, self.spawn)
+        elif len(body) > _LARGE:
+            self.spawn(partial(self._receive_large, body, exchange, view, scope))
         else:
             sessions.receive(body, exchange, view, scope, self.principal)
+
+    async def _receive_large(
+        self, body: bytes, exchange: HttpExchange, view: View, scope: EndpointScope
+    ) -> None:
+        await rest()
+        self.endpoint.sse_sessions.receive(body, exchange, view, scope, self.principal)
 
     def _get_or_delete(self, scope: EndpointScope, _: bytes, exchange: HttpExchange) -> None:
         head = exchange.head
@@ -168,13 +177,26 @@ class _PostRoute:
 
     def serve(self, body: bytes, exchange: HttpExchange) -> None:
         """See `ServeRequest`."""
-        if (parsed := self._parse(body, exchange)) is not None:
-            view, message = parsed
-            if self._is_modern and message.method and message.id is not ABSENT:  # the usual case
-                session = self._handler.modern_session(self._scope, view)
-                modern.handle_request(message, exchange, session, self._check)
-            else:
-                self._receive(view, message, exchange)
+        if len(body) > _LARGE:
+            self._handler.spawn(partial(self._serve_large, body, exchange))
+        elif (parsed := self._parse(body, exchange)) is not None:
+            self._handle(*parsed, exchange)
+
+    async def _serve_large(self, body: bytes, exchange: HttpExchange) -> None:
+        """Let others have their turn between looking at the message and handling it."""
+        await rest()
+        parsed = self._parse(body, exchange)
+        del body
+        await rest()
+        if parsed is not None:
+            self._handle(*parsed, exchange)
+
+    def _handle(self, view: View, message: Message, exchange: HttpExchange) -> None:
+        if self._is_modern and message.method and message.id is not ABSENT:  # the usual case
+            session = self._handler.modern_session(self._scope, view)
+            modern.handle_request(message, exchange, session, self._check)
+        else:
+            self._receive(view, message, exchange)
 
     def _parse(self, body: bytes, exchange: HttpExchange) -> tuple[View, Message] | None:
         """Return the message, and what it is for; None for a batch, which is handled, and after an error."""
