@@ -27,7 +27,7 @@ from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import MAX_TOKEN, TokenSet
 from mcpd.files.atomic import remove_stale_temporaries, write_atomically
 from mcpd.files.paths import UnusablePath, private_directory
-from mcpd.files.regular import UnusableFile, open_regular_file, read_up_to
+from mcpd.files.regular import UnusableFile, open_regular_file, read_regular_file, read_up_to
 from mcpd.model import codec, json_text
 
 log = logging.getLogger("mcpd.auth")
@@ -112,6 +112,8 @@ class StoredLogins:
     """By `StoredLogin.id`."""
     servers: Mapping[str, str] = attrs.field(factory=dict)
     """`server_key` → the id of its login, so that the first request after a start is signed already."""
+    damaged: int = 0
+    """How many logins of the file cannot be read."""
 
     def login_of(self, url: str, account: str) -> StoredLogin | None:
         """Return the login of the server at `url`."""
@@ -146,8 +148,33 @@ def to_json(logins: StoredLogins) -> dict[str, object]:
 
 
 def from_json(document: Mapping[str, object]) -> StoredLogins:
-    """Return the contents. Raises ValueError for anything that `to_json` does not return."""
-    return codec.structure({name: document.get(name, {}) for name in ("servers", "logins")}, StoredLogins)
+    """Return the contents, without the logins that cannot be read. Raises ValueError if there is no list."""
+    servers = codec.structure(document.get("servers", {}), Mapping[str, str])  # type: ignore[type-abstract]
+    entries = document.get("logins", {})
+    if not isinstance(entries, dict):
+        raise ValueError("`logins` is not an object")
+    logins: dict[str, StoredLogin] = {}
+    for id, entry in entries.items():
+        with suppress(ValueError):
+            logins[id] = codec.structure(_without_former_members(entry), StoredLogin)
+    return StoredLogins(logins=logins, servers=servers, damaged=len(entries) - len(logins))
+
+
+def _without_former_members(entry: object) -> object:
+    """Return a login as this version writes it. Earlier versions had more members, and two objects in it."""
+    if not isinstance(entry, dict) or not isinstance(client := entry.get("client"), dict):
+        return entry
+    attempt, ended = entry.get("attempt"), entry.get("ended")
+    found = _members_of(StoredLogin, entry) | {"client": _members_of(ClientRegistration, client)}
+    if isinstance(attempt, dict) and attempt.get("generation") == entry.get("generation"):
+        found["attempt_at"] = attempt.get("at")
+    if isinstance(ended, dict):
+        found["ended"] = ended.get("message")
+    return found
+
+
+def _members_of(kind: type[attrs.AttrsInstance], document: dict[str, object]) -> dict[str, object]:
+    return {name: document[name] for name in attrs.fields_dict(kind) if name in document}
 
 
 def _storable(login: StoredLogin) -> StoredLogin:
@@ -238,13 +265,14 @@ class TokenStore:
             raise
         self.is_locked = False
         if self.is_keeper or self.other_daemon:  # otherwise the directory cannot be used
-            self._report("")
+            what = f"{contents.damaged} of the logins in {self.path} cannot be read"
+            self._report(f"{what}; log in to their servers again" if contents.damaged else "")
         return contents
 
     def change(self, edit: Callable[[StoredLogins], StoredLogins]) -> StoredLogins:
         """Read the file, replace it by what `edit` returns, and return that. Durable when it returns.
 
-        A file that is not valid JSON is renamed first. Raises StoreError with nothing written.
+        A copy is kept of a file that is damaged. Raises StoreError with nothing written.
         """
         if not self.is_keeper:
             self.open()
@@ -254,13 +282,15 @@ class TokenStore:
             )
         try:
             before = self._read()
+            if before.damaged:
+                self._keep_copy()
         except _Damaged:
-            self._set_aside()
+            self._keep_copy()
             before = StoredLogins()
         except StoreError as error:
             self._report(str(error))
             raise
-        after = edit(before)
+        after = attrs.evolve(edit(before), damaged=0)
         data = msgspec.json.format(msgspec.json.encode({"version": VERSION, **to_json(after)}), indent=1)
         try:
             if self._key is not None:
@@ -349,13 +379,13 @@ class TokenStore:
                 f"chmod 600 {self.path}"
             )
 
-    def _set_aside(self) -> None:
-        """Rename a damaged file. Raises StoreError."""
+    def _keep_copy(self) -> None:
+        """Keep a damaged file that is going to be replaced. Raises StoreError."""
         kept = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
         try:
-            os.rename(self.path, kept)
+            write_atomically(kept, read_regular_file(self.path, _MAX_SIZE), 0o600)
         except OSError as error:
-            raise StoreError(f"cannot rename the damaged {self.path}: {_reason(error)}") from None
+            raise StoreError(f"cannot copy the damaged {self.path}: {_reason(error)}") from None
         log.warning("the damaged file of logins is kept as %s", kept)
 
     # ── the lock ────────────────────────────────────────────────────────────────────────────────

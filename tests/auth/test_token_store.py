@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import stat
@@ -170,7 +171,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     "content", [b"", b"{", b"null", b"[]", b"{}", b'{"version":1,"logins":[]}', b"\xff\xfe", b"[" * 100_000]
 )
 def test_a_damaged_file_is_kept_and_replaced_by_the_next_login(tmp_path: Path, content: bytes) -> None:
-    """Reading changes nothing; the next login renames the file first."""
+    """Reading changes nothing; the next login keeps a copy of the file."""
     store = opened(tmp_path)
     store.path.write_bytes(content)
     store.path.chmod(0o600)
@@ -182,6 +183,46 @@ def test_a_damaged_file_is_kept_and_replaced_by_the_next_login(tmp_path: Path, c
     (kept,) = store.directory.glob("logins.json.damaged-*")
     assert kept.read_bytes() == content
     assert not store.problem
+    store.close()
+
+
+@pytest.mark.parametrize("damage", [None, {}, {"tokens": 1}, {"client": {}}, {"generation": -1}])
+def test_a_damaged_login_does_not_take_the_others_with_it(tmp_path: Path, damage: object) -> None:
+    """The next change keeps a copy of the file."""
+    store = opened(tmp_path)
+    save(store)
+    document = json.loads(store.path.read_bytes())
+    entry = document["logins"][LOGIN.id]
+    document["logins"]["other"] = {**entry, **damage} if isinstance(damage, dict) and damage else damage
+    content = json.dumps(document).encode()
+    store.path.write_bytes(content)
+    assert store.read().login_of(URL, "default") == LOGIN
+    assert "1 of the logins" in store.problem
+    save(store, attrs.evolve(LOGIN, generation=2))
+    assert store.read().logins.keys() == {LOGIN.id}
+    assert store.problem == ""
+    (kept,) = store.directory.glob("logins.json.damaged-*")
+    assert kept.read_bytes() == content
+    store.close()
+
+
+def test_logins_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """As they wrote them, during a renewal."""
+    store = opened(tmp_path)
+    save(store)
+    document = json.loads(store.path.read_bytes())
+    (entry,) = document["logins"].values()
+    for name in ("attempt_at", "ended"):
+        del entry[name]
+    entry |= {"extra_parameters": {}, "subject": None, "machine": "m", "renewed_at": 1000.0, "ended": None}
+    entry["attempt"] = {"generation": 1, "at": 5.0, "token_hash": "0" * 32}
+    entry["client"] |= {"secret_expires_at": None, "registered_at": 1000.0}
+    document["clients"] = {"https://as.example\n127.0.0.1": entry["client"]}
+    store.path.write_text(json.dumps(document))
+    assert store.read().login_of(URL, "default") == attrs.evolve(LOGIN, attempt_at=5.0)
+    entry["ended"] = {"at": 9.0, "message": "over", "error": "invalid_grant", "status": 400, "generation": 1}
+    store.path.write_text(json.dumps(document))
+    assert store.read().logins[LOGIN.id].ended == "over"
     store.close()
 
 
