@@ -107,10 +107,14 @@ class LoginUsers:
         servers = self._servers.everything()
         return [server for server in servers if server.spec.name in wanted]
 
-    def reconnect(self, names: Iterable[str]) -> None:
-        """Connect those of the servers that waited for a login."""
+    def reconnect(self, names: Iterable[str], *, is_other_login: bool = False) -> None:
+        """Connect those of the servers that waited for a login; with `is_other_login`, also those whose
+        session belongs to an earlier one, which may be that of another account."""
+        states = {ServerState.NEEDS_AUTH, ServerState.FAILED}
+        if is_other_login:
+            states |= {ServerState.CONNECTED, ServerState.PENDING}
         for server in self.servers(names):
-            if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
+            if server.state in states:
                 server.reconnect()
 
 
@@ -291,9 +295,18 @@ class LoginService:
         self._logins.get(id).cancel()
 
     async def _save(self, login: StoredLogin, url: str) -> None:
-        """Store a login to the server at `url`, and connect the servers that waited for it."""
+        """Store a login to the server at `url`, and connect its servers.
+
+        A login for more scopes keeps their sessions, in which other calls may be running.
+        """
+        known = self._manager.login_of(url, login.account)
+        earlier = None if known is None else known.stored
         await self._manager.add_login(login, url)
-        self._users.reconnect(self._users.names(url, login.account))
+        has_more = earlier is not None and {*(earlier.requested_scopes or ())} < {
+            *(login.requested_scopes or ())
+        }
+        is_other = earlier is not None and not has_more
+        self._users.reconnect(self._users.names(url, login.account), is_other_login=is_other)
 
     async def _resolve(self, name: str) -> RemoteSpec:
         """Return a server's definition with its secrets. Raises UnknownServer, Unsupported, LoginFailed."""

@@ -97,6 +97,22 @@ def test_two_accounts_of_one_server_have_separate_logins(start: Start, tmp_path:
             assert mcpctl(daemon, *words)[0] == 2
 
 
+def test_results_of_an_earlier_login_are_not_used_after_another(start: Start) -> None:
+    """It may be one with another account."""
+    with served() as server:
+        server.tool = {"annotations": {"readOnlyHint": True}}
+        daemon = start({"remote": {"url": server.url, "cache": {"echo": "1h"}}})
+        needs_login(daemon)
+        logged_in(daemon)
+        with daemon.client() as client:
+            client.call("remote", "echo")
+            client.call("remote", "echo")
+            assert server.calls() == 1
+            logged_in(daemon)
+            client.call("remote", "echo")
+            assert server.calls() == 2
+
+
 def test_a_client_named_at_the_login_is_remembered_and_its_secret_is_not_stored(
     start: Start, tmp_path: Path
 ) -> None:

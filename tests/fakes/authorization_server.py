@@ -48,6 +48,8 @@ class AuthorizationServer:
     """Whether no registration may name scopes."""
     iss: str | None = None
     """Sent with answers, if it is not None."""
+    tool: Json = attrs.field(factory=dict)
+    """More members of its tool."""
     call_scopes: frozenset[str] = frozenset()
     """What a `tools/call` requires."""
     withheld_scopes: frozenset[str] = frozenset()
@@ -67,6 +69,10 @@ class AuthorizationServer:
 
     def asked(self, path: str) -> list[Request]:
         return [request for request in self.http.requests if urlsplit(request.path).path == path]
+
+    def calls(self) -> int:
+        """Return how many calls of its tool it has answered."""
+        return sum(b'"tools/call"' in request.body for request in self.http.requests)
 
     def reset(self) -> None:
         """Describe itself as a server of 2026-07-28 does."""
@@ -134,7 +140,9 @@ class AuthorizationServer:
             capabilities = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
             await request.result({**capabilities, "serverInfo": {"name": "fake", "version": "1"}})
         elif request.rpc == "tools/list":
-            await request.result({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
+            await request.result(
+                {"tools": [{"name": "echo", "inputSchema": {"type": "object"}, **self.tool}]}
+            )
         elif request.rpc == "tools/call" and not self.call_scopes <= self.granted.get(token, frozenset()):
             needed = " ".join(sorted(self.call_scopes))
             challenge = f'Bearer error="insufficient_scope", scope="{needed}"'
