@@ -134,6 +134,8 @@ def add(
         verb = "changed" if name in reply.value["changed"] else "added"
         saved = f", saved in {path}" if (path := reply.value.get("saved")) else ""
         cli.out.line(f"{name}: {verb}{saved}")
+        if is_url(command) and not any(key.lower() == "authorization" for key in _pairs(headers, "--header")):
+            _show_login(cli, name)
     return _connect_added(cli, reply.value, name, wait) if waits else 0
 
 
@@ -165,6 +167,15 @@ def _definition(
         definition["cwd"] = os.getcwd()  # the daemon has another working directory
         out.message(f"the server will run in {definition['cwd']}, which contains its files (see --cwd)")
     return definition
+
+
+def _show_login(cli: CliContext, name: str) -> None:
+    """Say that the server is accessed with a login that exists already, because its URL is the same."""
+    for login in cli.call("mcpd/auth/status", {"server": name}).value["logins"]:
+        others = ", ".join(each for each in login["servers"] if each != name)
+        of = f" of {others}" if others else ""
+        cli.out.line(f"{name}: uses the existing login{of} at {login['issuer']}")
+        cli.out.line("  for a login of its own, set `oauth.account` in its definition")
 
 
 def _connect_added(cli: CliContext, added: ApplyResult, name: str, wait: float) -> int:

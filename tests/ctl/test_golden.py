@@ -211,7 +211,11 @@ CHANGES: dict[str, Answers] = {
         "mcpd/events": Silence(),
         "mcpd/server": detail(SLOW),
     },
-    "add": {"mcpd/add": {**APPLIED, "saved": "/c.json"}, "mcpd/connect": {"server": server("git")}},
+    "add": {
+        "mcpd/add": {**APPLIED, "saved": "/c.json"},
+        "mcpd/connect": {"server": server("git")},
+        "mcpd/auth/status": {"logins": [{"servers": ["docs", "hub"], "issuer": "https://as.example"}]},
+    },
     "add_invalid": dict.fromkeys(
         ("mcpd/add", "mcpd/reload"),
         Fault(

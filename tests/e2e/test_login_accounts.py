@@ -97,6 +97,18 @@ def test_two_accounts_of_one_server_have_separate_logins(start: Start, tmp_path:
             assert mcpctl(daemon, *words)[0] == 2
 
 
+def test_a_new_server_that_uses_an_existing_login_says_so(start: Start) -> None:
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        logged_in(daemon)
+        code, text = mcpctl(daemon, "add", "same", server.url)
+        assert code == 0, text
+        assert f"same: uses the existing login of remote at {server.origin}" in text
+        code, text = mcpctl(daemon, "add", "own", server.url, "--header", "Authorization=x")
+        assert "existing login" not in text
+
+
 def test_results_of_an_earlier_login_are_not_used_after_another(start: Start) -> None:
     """It may be one with another account."""
     with served() as server:
