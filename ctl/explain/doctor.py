@@ -252,7 +252,7 @@ def _connected_finding(detail: ServerDetail, ping: Ping, login: Mapping[str, str
         step = next_step(detail, login) if server.get("degraded") else f"mcpctl reconnect {name}"
         return Finding(check, FAIL, f"connected but not responding: {cause}", step)
     if impaired := impairment(server):
-        why = f"; the last time: {failure_summary(failure)}" if failure else ""
+        why = f"; the last time: {failure_summary(failure)}" if failure and "restarted" in impaired else ""
         shown = impaired if waiting_summary(server) else f"connected, but {impaired}{why}"
         return Finding(check, WARN, shown, next_step(detail, login))
     took = sum(step["ms"] for step in detail.get("negotiation", ()))

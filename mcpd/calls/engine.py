@@ -34,7 +34,7 @@ from mcpd.calls.connections import Connections
 from mcpd.calls.limits import SMALL, ArgumentBudget
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.questions import Questions
-from mcpd.calls.responses import ServerResponses
+from mcpd.calls.responses import ServerResponses, doubt_list
 from mcpd.calls.routes import RouteTable, StageFactory, Target, make_binding
 from mcpd.calls.turns import CallTurns, release_turn
 from mcpd.io.outbox import batch
@@ -285,6 +285,8 @@ class CallEngine:
         """End the call with a result in the client's revision."""
         for ended in call.route.stages.ended:
             ended(call, TOOL_ERROR if call.reports_error else outcome, result, "", "")
+        if call.reports_error:
+            doubt_list(call, result)
         request = call.request
         assert request is not None
         if call.state is SENT:  # the usual case of `move`

@@ -6,6 +6,7 @@ call's route, and is translated to the client's revision.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -158,6 +159,7 @@ class ServerResponses:
                 self._handler.finish(call, result, CallOutcome.INPUT_REQUIRED)
                 return
         members = wire.members_or_empty(error)
+        doubt_list(call, error)
         self._finish_error(call, error, wire.error_code(members), wire.string_or(members, "message"))
 
     def _finish_error(self, call: Call, server_error: Raw, code: str, message: str) -> None:
@@ -168,6 +170,30 @@ class ServerResponses:
             error = rounds.missing_capability_error(missing, server_error)
             own_code = rounds.MISSING_CLIENT_CAPABILITY
         self._handler.finish_with_error(call, error, own_code, code=code, message=message)
+
+
+def _says_unknown(noun: str) -> re.Pattern[bytes]:
+    absent = "not found|does not exist|(?:not|no longer) (?:available|registered)"
+    return re.compile(
+        rf"(?i)\b(?:unknown|no such|invalid) {noun}|\b{noun}\b.{{0,200}}?\b(?:{absent})".encode()
+    )
+
+
+_DOUBTS = {
+    "tools/call": ("tools", _says_unknown("tool")),
+    "prompts/get": ("prompts", _says_unknown("prompt")),
+    "resources/read": ("resources", _says_unknown("resource")),
+}
+"""By method: the list that may be out of date, and errors that suggest it."""
+_SEARCHED = 1000
+"""Bytes of an error that are searched for such a text."""
+
+
+def doubt_list(call: Call, error: Raw | bytes) -> None:
+    """Have the server's list fetched again if its error seems to say that it does not know the entry."""
+    feature, says_unknown = _DOUBTS.get(call.route.method, (None, None))
+    if feature is not None and says_unknown is not None and says_unknown.search(bytes(error), 0, _SEARCHED):
+        call.server.doubt_list(feature)
 
 
 def restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:

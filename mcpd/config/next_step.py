@@ -145,6 +145,8 @@ def _after_degradation(server: Members, degraded: str) -> str:
     if "which was removed" in degraded:
         secret = degraded.partition(" the secret ")[2].partition(",")[0]
         return f"mcpctl secret set {secret}, then: mcpctl reconnect {name}"
+    if "/list " in degraded or "lists could not" in degraded:
+        return f"mcpctl logs {name}   (mcpd asks for the list again, at least once a minute)"
     if "restarted" not in degraded:
         return f"mcpctl reconnect {name}   (ends its calls in progress)"
     if server["transport"] == "stdio":

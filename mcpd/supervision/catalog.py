@@ -63,6 +63,8 @@ class Catalog:
     dropped_tools: int = 0
     hints: Mapping[str, CacheHint] = attrs.field(factory=dict, eq=False)
     """By feature. Empty for servers older than 2026-07-28, which send no hints."""
+    failed: Mapping[str, str] = attrs.field(factory=dict, eq=False)
+    """By feature: why one of its lists could not be fetched. The last list is kept."""
 
     def entries(self, feature: str) -> dict[str, bytes]:
         """Return all entries of one of `FEATURES` by name or URI."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
+import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -38,6 +40,16 @@ from mcpd.wire.message import BadFrame
 log = logging.getLogger("mcpd.server")
 _MIN_REFRESH_INTERVAL = 0.5
 """Seconds between fetches of the same list."""
+_MAX_AGE = 60.0
+"""Seconds after which a list that has no TTL, and whose changes are not announced, is fetched again when it
+is used: without mcpd, every session would fetch it."""
+_AGED_LIST_TIMEOUT = 0.5
+"""Seconds that clients wait for such a list. A longer fetch continues, and changes are announced."""
+_DOUBT_AFTER = 1.0
+"""Seconds after which a list is fetched again because something is missing in it."""
+_RETRY_AFTER, _MAX_RETRY_PAUSE = 1.0, 60.0
+"""Seconds until a list that could not be fetched is fetched again: the first pause, which doubles, and the
+longest."""
 _CHECKSUM = b'{"crc32":"'
 _HEAD_SIZE = len(_CHECKSUM) + len('01234567",')
 
@@ -67,6 +79,8 @@ class CatalogSync:
         """The features whose fetch each event waits for."""
         self._announced_features: Collection[str] = ()
         """The features whose changes the current connection announces."""
+        self._fetched_at: dict[str, float] = {}
+        """When each feature's lists were last fetched on this connection (`trio.current_time()`)."""
         self._may_ask_undeclared = True
         """Whether a server without declared lists survives being asked for them."""
         if (cached := store.lists.read(fingerprint)) is not None:
@@ -106,26 +120,41 @@ class CatalogSync:
 
     @property
     def expired_features(self) -> Sequence[str]:
-        """The features whose lists have outlived the server's TTL and whose changes it does not announce.
+        """The features whose lists have outlived the server's TTL, or are old and have none, and whose
+        changes it does not announce.
 
         Nothing is fetched because of time alone, only by `refresh_expired`.
         """
-        if self.catalog is None or not self.catalog.hints:
+        if self.catalog is None:
             return ()
-        now = trio.current_time()
-        return [
-            feature
-            for feature, hint in self.catalog.hints.items()
-            if now >= max(hint.fresh_until, hint.received_at + _MIN_REFRESH_INTERVAL)
-            and feature not in self._announced_features
-        ]
+        now, hints = trio.current_time(), self.catalog.hints
+        expired = []
+        for feature, fetched_at in self._fetched_at.items():
+            if feature not in self._announced_features:
+                hint = hints.get(feature)
+                fresh_until = fetched_at + _MAX_AGE if hint is None else hint.fresh_until
+                if now >= max(fresh_until, fetched_at + _MIN_REFRESH_INTERVAL):
+                    expired.append(feature)
+        return expired
 
     async def refresh_expired(self) -> None:
         """Fetch expired lists before they are used. A list that cannot be fetched stays as it is."""
-        with trio.move_on_after(self.spec.timeouts.list):
+        expired = self.expired_features
+        has_ttl = self.catalog is not None and any(feature in self.catalog.hints for feature in expired)
+        with trio.move_on_after(self.spec.timeouts.list if has_ttl else _AGED_LIST_TIMEOUT):
             async with trio.open_nursery() as nursery:
-                for feature in self.expired_features:
+                for feature in expired:
                     nursery.start_soon(self.refresh, feature)
+
+    def is_doubtful(self, feature: str) -> bool:
+        """Whether a list in which something is missing may have changed since it was fetched."""
+        fetched_at = self._fetched_at.get(feature)
+        return fetched_at is not None and trio.current_time() >= fetched_at + _DOUBT_AFTER
+
+    @property
+    def problem(self) -> str:
+        """Why lists are not up to date; empty if they are, or if the server is busy."""
+        return "" if self.catalog is None else next(filter(None, self.catalog.failed.values()), "")
 
     async def fetch(self, upstream: Upstream) -> Catalog:
         """Fetch all lists of a new connection without replacing the catalog. Raises as `fetch_catalog`."""
@@ -137,7 +166,11 @@ class CatalogSync:
             finally:
                 self._may_ask_undeclared = upstream.link.end_error is None
         self._announced_features = upstream.announces_changes
-        return await fetch_catalog(upstream, self.spec)
+        catalog = await fetch_catalog(upstream, self.spec, FEATURES, self.catalog)
+        self._log_failure(catalog.failed)
+        now = trio.current_time()
+        self._fetched_at = {feature: now for feature in FEATURES if upstream.has(feature)}
+        return catalog
 
     def replace(self, catalog: Catalog, announced: Iterable[str] = ()) -> None:
         """Replace the catalog, and report the differences and the changes that the server `announced`."""
@@ -160,8 +193,16 @@ class CatalogSync:
             _set_all(self._refresh_waiters)  # nothing is fetched from here on
 
     async def _keep_fresh(self, upstream: Upstream) -> NoReturn:
+        pause = _RETRY_AFTER
         while True:
-            await self._stale_event.wait()
+            failed = () if self.catalog is None else self.catalog.failed
+            if not failed:
+                pause = _RETRY_AFTER
+            with trio.move_on_after(pause if failed else math.inf) as waiting:
+                await self._stale_event.wait()
+            if waiting.cancelled_caught:
+                self._stale_features.update(failed)
+                pause = min(2 * pause, _MAX_RETRY_PAUSE)
             self._stale_event = trio.Event()
             stale, self._stale_features = sorted(self._stale_features), set()
             announced, self._announced_changes = self._announced_changes, set()
@@ -171,18 +212,29 @@ class CatalogSync:
             except (trio.TooSlowError, McpdError) as error:
                 if upstream.link.end_error is not None:
                     raise
-                # The server may be busy or rate-limited, which is no reason to fail its calls.
-                log.debug("%s: could not refresh the lists: %s", self.spec.name, error)
-                _set_all(served)
+                # That is no reason to fail its calls. While it works on one, it may not answer anything else.
+                problem = f"its lists could not be fetched: {str(error).removeprefix(f'{self.spec.name}: ')}"
+                is_busy = isinstance(error, trio.TooSlowError) and upstream.link.requests.is_busy
+                failed = dict.fromkeys(stale, "" if is_busy else problem)
+                self._log_failure(failed)
+                known = self.catalog or Catalog()
+                self.catalog = attrs.evolve(known, failed={**known.failed, **failed})
                 self._announced_changes |= announced
-                await trio.sleep(self.spec.timeouts.list)
-                for feature in stale:
-                    self.mark_stale(feature)
-                continue
-            self.replace(catalog, sorted(announced))
+            else:
+                self._announced_changes |= announced & catalog.failed.keys()
+                self._log_failure(catalog.failed)
+                self.replace(catalog, sorted(announced - catalog.failed.keys()))
+                self.save()
+            now = trio.current_time()
+            self._fetched_at.update({feature: now for feature in stale if feature in self._fetched_at})
             _set_all(served)
-            self.save()
             await trio.sleep(_MIN_REFRESH_INTERVAL)  # combine bursts of changes
+
+    def _log_failure(self, failed: Mapping[str, str]) -> None:
+        """Log that lists could not be fetched, the first time in a row. They are fetched again."""
+        problem = next(filter(None, failed.values()), "")
+        if problem and not self.problem:
+            log.warning("%s: %s; its last list is used", self.spec.name, problem)
 
 
 def _set_all(served: Iterable[trio.Event]) -> None:
@@ -274,24 +326,32 @@ _MAX_WARNINGS = 10
 async def fetch_catalog(
     upstream: Upstream, spec: ServerSpec, features: Sequence[str] = FEATURES, old: Catalog | None = None
 ) -> Catalog:
-    """Fetch all pages of the lists of `features`; take the other lists from `old`.
-
-    A list that the server refuses is empty and adds a warning. Raises LinkLost, and trio.TooSlowError
+    """Fetch all pages of the lists of `features`; take the other lists from `old`, and those that the server
+    answers with an error (`Catalog.failed`). Raises LinkLost, and trio.TooSlowError
     when one list takes longer than `timeouts.list`.
     """
     found: dict[str, Listing] = {}
+    base = old or Catalog()
+    failed = {feature: why for feature, why in base.failed.items() if feature not in features}
     hints = {} if old is None else {name: hint for name, hint in old.hints.items() if name not in features}
     warnings: list[str] = []
-    dropped_tools = old.dropped_tools if old is not None else 0
+    dropped_tools = base.dropped_tools
     for kind in LIST_METHODS:
-        if kind.feature not in features or not upstream.has(kind.feature):
+        if kind.feature not in features:
+            continue
+        if not upstream.has(kind.feature):
+            found[kind.field] = ()
             continue
         with trio.move_on_after(spec.timeouts.list) as waiting:
-            reader = _ListReader(upstream, kind, warnings)
+            reader = _ListReader(upstream, kind, warnings, is_known=bool(getattr(base, kind.field)))
             await reader.read()
         if waiting.cancelled_caught:
             raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
         items, pages = tuple(reader.items.values()), reader.hints
+        if reader.failure:
+            failed.setdefault(kind.feature, f"{kind.method} {reader.failure}")
+            if getattr(base, kind.field):
+                continue
         if kind.member == "tools":
             dropped_tools = reader.dropped
             items = await _select_tools(upstream, spec, items, warnings)
@@ -299,7 +359,6 @@ async def fetch_catalog(
         if upstream.sends_cache_hints and pages:
             pages += [hints[kind.feature]] if kind.feature in hints else []
             hints[kind.feature] = _combine_hints(pages)
-    base = old or Catalog()
     return Catalog(
         tools=found.get("tools", base.tools),
         resources=found.get("resources", base.resources),
@@ -309,6 +368,7 @@ async def fetch_catalog(
         warnings=tuple(warnings),
         dropped_tools=dropped_tools,
         hints=hints,
+        failed=failed,
     )
 
 
@@ -349,13 +409,17 @@ async def _select_tools(upstream: Upstream, spec: ServerSpec, tools: Listing, wa
 class _ListReader:
     """Reads one list page by page. Whatever is wrong with it is added to `warnings`."""
 
-    def __init__(self, upstream: Upstream, kind: ListMethod, warnings: list[str]) -> None:
+    def __init__(self, upstream: Upstream, kind: ListMethod, warnings: list[str], *, is_known: bool) -> None:
+        """`is_known`: whether the server has answered with such a list before."""
         self.items: dict[str, Item] = {}
         self.hints: list[CacheHint] = []
         """One for each page."""
         self.dropped = 0
         """Entries that are unusable or duplicates."""
+        self.failure = ""
+        """What is wrong with a list that could not be fetched."""
         self._upstream, self._kind, self._warnings = upstream, kind, warnings
+        self._is_known = is_known
         self._size = 0
         self._turns = TurnLimit()
 
@@ -366,11 +430,14 @@ class _ListReader:
             try:
                 cursor = await self._read_page({} if cursor is None else {"cursor": cursor})
             except UpstreamRefused as error:
-                if error.upstream_code != -32601 or self.items:  # otherwise there is no such list
-                    self._warn(f"failed: {shorten(error.message, 300)}")
+                if (
+                    error.upstream_code != -32601 or self.items or self._is_known
+                ):  # otherwise there is no such list
+                    problem = error.message.removeprefix(f"{error.server}: ")
+                    self.failure = f"failed: {shorten(problem, 300)}"
                 break
             except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
-                self._warn(f"returned an unusable result: {error}"[:300])
+                self.failure = f"returned an unusable result: {error}"[:300]
                 break
             if cursor is None:
                 break
@@ -380,6 +447,8 @@ class _ListReader:
             seen.add(cursor)
         else:
             self._warn(f"has more than {MAX_PAGES} pages; stopped after {len(self.items)} entries")
+        if self.failure:
+            self._warn(self.failure)
         if self.dropped:
             self._warn(f"has {self.dropped} unusable or duplicate entries, which were left out")
 
@@ -394,6 +463,8 @@ class _ListReader:
             self._warn(f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(self.items)} entries")
             return None
         members = wire.members(page)
+        if self._is_known and self._kind.member not in members:
+            raise ProtocolViolation(f"it has no `{self._kind.member}`")
         await self._turns.pause()
         entries, too_many = wire.first_items(members.get(self._kind.member, Raw(b"[]")), MAX_ENTRIES)
         await self._turns.pause()

@@ -299,6 +299,21 @@ class ManagedServer:
         if self.lists_expired:
             await self._catalog_sync.refresh_expired()
 
+    def is_list_doubtful(self, feature: str) -> bool:
+        """Whether the server is connected, and a list in which something is missing may have changed."""
+        return self.upstream is not None and self._catalog_sync.is_doubtful(feature)
+
+    def doubt_list(self, feature: str) -> None:
+        """Fetch a list again soon, because the server does not know an entry of it."""
+        if self.is_list_doubtful(feature):
+            self._catalog_sync.mark_stale(feature)
+
+    async def refresh_list(self, feature: str) -> None:
+        """Fetch a list again, if the server is connected. Never raises."""
+        if self.upstream is not None:
+            with trio.move_on_after(self.spec.timeouts.list):
+                await self._catalog_sync.refresh(feature)
+
     def status(self) -> ServerStatus:
         """Return the server's status with the evidence behind it."""
         child = self.child
@@ -351,6 +366,8 @@ class ManagedServer:
         if misses := self._probe_timer.misses:
             checks = "the last health check" if misses == 1 else f"{misses} health checks"
             return f"it did not answer {checks}"
+        if problem := self._catalog_sync.problem:
+            return self._context.redactor.mask(problem)
         return self._tracker.instability
 
     async def wait_settled(self) -> None:

@@ -60,6 +60,8 @@ class Life:
     """Seconds that it works on `server/discover`, during which it reads nothing."""
     hints: Json = attrs.field(factory=dict)
     """`ttlMs` and `cacheScope` of its list."""
+    list_fails: Callable[[], bool] = lambda: False
+    """Whether it answers `tools/list` with an error."""
     drops: tuple[str, ...] = ()
     """Methods it never answers."""
     exits_at: str = ""
@@ -220,6 +222,8 @@ class Script:
                     if life.modern and not life.dual
                     else {"result": hello | {"protocolVersion": "2025-11-25"}}
                 )
+            case "tools/list" if life.list_fails():
+                return {"error": {"code": -32603, "message": "no database"}}
             case "tools/list":
                 tools = [{"name": n, "inputSchema": {}} for n in life.lists()]
                 return {"result": {"tools": tools, **life.hints}}

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mcpd.model.events import EventKind
 from mcpd.model.status import ServerState
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.catalog_sync import dump_catalog, fetch_catalog, load_catalog
@@ -74,6 +75,60 @@ async def test_list_expiry_depends_on_hints_and_notifications(
             assert world.server.lists_expired is expires
             await world.server.refresh_expired_lists()
         assert fetches(world) == (4 if expires else 1)
+
+
+async def test_old_list_without_ttl_and_notifications_is_fetched_when_used(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """A slow server does not delay its clients. At once if an entry turns out to be missing."""
+    names = ["echo"]
+    async with living(tmp_path, Life(lists=lambda: names, list_takes=2)) as world:
+        await world.wait_connected()
+        server = world.server
+        await trio.sleep(30)
+        assert not server.lists_expired
+        server.doubt_list("tools")
+        await trio.sleep(3)
+        assert fetches(world) == 2
+        await trio.sleep(61)
+        names = ["echo", "more"]
+        assert server.lists_expired
+        began = trio.current_time()
+        await server.refresh_expired_lists()
+        assert trio.current_time() - began <= 0.5
+        await trio.sleep(3)
+        assert fetches(world) == 3
+        assert tools_of(world) == names
+
+
+async def test_list_that_fails_is_kept_shown_and_fetched_again(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it fails at a restart. The pauses grow to a minute."""
+    is_broken = False
+    life = Life(list_fails=lambda: is_broken)
+    async with living(tmp_path, life) as world:
+        await world.wait_connected()
+        is_broken = True
+        world.server.reconnect()
+        status = await world.wait(lambda status: bool(status.degraded))
+        assert status.status is ServerState.CONNECTED
+        assert status.degraded == "tools/list failed: no database"
+        assert tools_of(world) == ["echo"]
+        await trio.sleep(200)
+        assert 7 <= fetches(world) <= 11
+        assert sum("tools/list failed" in record.getMessage() for record in caplog.records) == 1
+        assert not [event for _, event in world.events if event.kind is EventKind.TOOLS][1:]
+        is_broken = False
+        await trio.sleep(61)
+        assert not world.server.status().degraded
+        count = fetches(world)
+        await trio.sleep(3600)
+        assert fetches(world) == count
+
+
+def tools_of(world: World) -> list[str]:
+    return [] if world.server.catalog is None else [tool.name for tool in world.server.catalog.tools]
 
 
 async def test_list_that_cannot_be_refreshed_is_kept(autojump_clock: MockClock, tmp_path: Path) -> None:

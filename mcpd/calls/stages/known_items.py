@@ -50,13 +50,14 @@ class KnownItemStage(Stage):
         try:
             self._check(call)
         except (UnknownTool, UnknownPrompt):
-            if not self.server.lists_expired:
+            feature = "prompts" if self.method == "prompts/get" else "tools"
+            if not self.server.is_list_doubtful(feature):
                 raise
-            return partial(self._refresh_and_check, call)
+            return partial(self._refresh_and_check, call, feature)
         return None
 
-    async def _refresh_and_check(self, call: Call) -> None:
-        await self.server.refresh_expired_lists()  # it may exist by now
+    async def _refresh_and_check(self, call: Call, feature: str) -> None:
+        await self.server.refresh_list(feature)  # it may exist by now
         self._check(call)
 
     def _check(self, call: Call) -> None:
