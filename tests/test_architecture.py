@@ -59,7 +59,7 @@ LINES = {
     "mcpd/files": 595,
     "mcpd/gateway": 3_187,
     "mcpd/io": 781,
-    "mcpd/model": 3_854,
+    "mcpd/model": 4_001,
     "mcpd/privacy": 486,
     "mcpd/process": 1_072,
     "mcpd/protocol": 2_284,

@@ -20,18 +20,17 @@ import enum
 import functools
 import os.path
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase, translate
 from typing import Literal
-from urllib.parse import unquote
 
 import attrs
 
 from mcpd.model import json_text
 from mcpd.model.record import Record
+from mcpd.model.resource_uris import uri_matches
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.text import shorten, similar_names
+from mcpd.model.text import fold, shorten, similar_names
 from mcpd.model.tool_names import ClientStyle
 
 ItemKind = Literal["tool", "prompt", "resource", "method"]
@@ -287,69 +286,6 @@ def matches(patterns: tuple[str, ...], names: Sequence[str], *, strict: bool) ->
     if any(map(_pattern(patterns).fullmatch, names)):
         return True
     return strict and any(map(_folded_pattern(patterns).fullmatch, map(fold, names)))
-
-
-def uri_matches(patterns: tuple[str, ...], uri: str, *, strict: bool) -> bool:
-    """Return whether a URI matches any pattern. `strict` also accepts one that may lead to the same resource;
-    without it, both the URI as it is written and what it leads to must match.
-    """
-    normal = normalize_uri(uri)
-    both = _with_normal_forms(patterns)
-    if strict:
-        # Many servers ignore the host of a `file:` URI.
-        return matches(both, (uri, normal, _FILE_HOST.sub("file://", normal)), strict=True)
-    return matches(patterns, (uri,), strict=False) and matches(both, (normal,), strict=False)
-
-
-_FILE_HOST = re.compile(r"\Afile://[^/]*")
-
-
-@functools.lru_cache(maxsize=4096)
-def _with_normal_forms(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    return (*patterns, *(normalize_uri(each, is_pattern=True) for each in patterns))
-
-
-def fold(name: str) -> str:
-    """Return the same text for names that a tolerant server may take for each other."""
-    if name.isascii() and name.isprintable():
-        return name.casefold().strip()
-    normal = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(each for each in normal if each.isprintable()).strip()
-
-
-_MAX_DECODED = 3
-"""How often escapes are decoded: servers may do it twice."""
-
-
-def normalize_uri(uri: str, *, is_pattern: bool = False) -> str:
-    """Return one spelling for URIs that lead to the same resource: without escapes, `.`, `..` and `//`.
-
-    RFC 8089 allows `file:/path` and `file://localhost/path` for `file:///path`.
-    """
-    scheme, colon, rest = uri.partition(":")
-    scheme = scheme.strip().casefold()
-    is_file = scheme == "file"
-    if not colon or not (is_file or rest.startswith(("//", "\\\\"))):
-        return uri
-    if is_file and not is_pattern:  # in which `?` is a wildcard
-        rest = re.split("[?#]", rest, maxsplit=1)[0]
-    for _ in range(_MAX_DECODED):
-        rest = unquote(rest)
-    rest = rest.replace("\\", "/")
-    authority, path = "", rest
-    if rest.startswith("//"):
-        authority, slash, below = rest[2:].partition("/")
-        path = slash + below
-    if is_file and authority.casefold() == "localhost":
-        authority = ""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    root = "/" if path.startswith("/") or is_file else ""
-    return f"{scheme}://{authority.casefold()}{root}{'/'.join(parts)}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable
 
 _PORTION = 1 << 18
@@ -26,6 +28,18 @@ def count_up_to(data: bytes, part: bytes, limit: int) -> int:
         if count > limit:
             break
     return count
+
+
+_IGNORED = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""Invisible characters that Python calls printable (Unicode, Default_Ignorable_Code_Point)."""
+
+
+def fold(name: str) -> str:
+    """Return the same text for names that a tolerant reader may take for each other."""
+    if name.isascii() and name.isprintable():
+        return name.casefold().strip()
+    normal = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(each for each in _IGNORED.sub("", normal) if each.isprintable()).strip()
 
 
 _MAX_COMPARED = 64

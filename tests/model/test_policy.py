@@ -141,7 +141,44 @@ URIS = (
     "file:///../secret/key",
     "file:///secret/key?x",
     "file:///secret/key#x",
+    "/secret/key",
+    "file:secret/key",
+    "fi\tle:///secret/key",
+    " FILE:///secret/key\n",
+    "file:///x%2fy/../secret/key",
+    "file:///x//../../secret/key",
+    "file:///%252e%252e/secret/key",
+    "file:///x/%5c../%2e%2e/secret/key",
+    "file:\\\\\\secret\\key",
+    "file://user@localhost./secret/key",
+    "file://secret/key",
+    "file:///secret/key%00",
+    "file:///se\u00adcret/\ufe0fkey",
+    "file:\uff0f\uff0f/secret/key",
+    "file:///x/\u2025/secret/key",
+    "URL:file:///secret/key",
+    "<file:///secret/key>",
+    f"file:///{'x/../' * 500}secret/key",
+    "file:///%252525252525252525252525252525%5c..%5c/.%2e/secret/key",
 )
+_OTHER_URIS = {
+    "https://api.example.com/private/*": (
+        "HTTPS://API.example.com./private/a", "https:api.example.com/private/a",
+        "https:/api.example.com:443/private/a", "https:\\\\api.example.com\\private\\a",
+        "https://me:pw@api.example.com/private/a", "https://api.example.com:00443//private/./a",
+        "https://api%2eexample.com/%70rivate/a", "https://evil.org\\@api.example.com/private/a",
+        "https:////api\u3002example\uff0ecom/public/../private/a", "https://a@b@api.example.com:/private/a",
+    ),
+    "https://b\u00fccher.example/*": ("https://xn--bcher-kva.example/a", "https://B\u00dcCHER.example/a"),
+    "https://xn--bcher-kva.example/*": ("https://b\u00fccher.example/a",),
+    "http://127.0.0.1:8080/*": ("http://2130706433:8080/a", "http://0x7f.1:8080/a", "http://0177.0.0.1:8080/a",
+                              "http://[::ffff:7f00:1]:8080/a"),
+    "db://tables/users": ("DB://tables/users/", "db:/tables/users", "db:tables/users", "db:///tables/users",
+                          "db://tables/%75sers", "db://tables/x/../users", "db://tables//users?limit=1",
+                          "db://tables/orders/%2e%2e/users#x", "db://tables\\users", "db://x/../tables/users"),
+    "note:///secret": ("note://anything/secret", "note:/secret", "note:secret"),
+    "*/etc/passwd": ("file:/etc/./passwd", "file://localhost/%65tc/passwd"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("uri", URIS)
@@ -154,10 +191,24 @@ def test_other_spellings_of_a_uri_are_denied_and_not_allowed(uri: str, pattern: 
     assert rule("allow", resources=("file:///public/*",)).mismatch(ZED, item)
 
 
+@pytest.mark.parametrize("pattern", _OTHER_URIS)
+def test_spellings_of_other_schemes_are_denied(pattern: str) -> None:
+    denial = rule("deny", resources=(pattern,))
+    passed = [
+        uri
+        for uri in (*_OTHER_URIS[pattern], pattern.replace("*", ""))
+        if denial.mismatch(ZED, UsedItem(server="files", kind="resource", name=uri))
+    ]
+    assert passed == []
+
+
 def test_other_resources_are_not_denied() -> None:
     for uri in ("file:///secrets/key", "file:///public/secret/key", "https://localhost/secret/key", "x", ""):
         item = UsedItem(server="files", kind="resource", name=uri)
         assert rule("deny", resources=("file:///secret/*",)).mismatch(ZED, item), uri
+    for uri in ("db://users", "db://other/tables/users", "db://tables/users2", "http://tables/users"):
+        item = UsedItem(server="files", kind="resource", name=uri)
+        assert rule("deny", resources=("db://tables/users",)).mismatch(ZED, item), uri
     item = UsedItem(server="files", kind="resource", name="HTTPS://Example.com/a/../b")
     assert not rule("deny", resources=("https://example.com/b",)).mismatch(ZED, item)
 
