@@ -135,7 +135,7 @@ class Operations:
         """Return what cannot be saved, and what could not be read."""
         kept = () if self.store is None else self.store.warnings
         problem = self.logins.problem
-        return (*kept, f"{problem}; mcpctl auth list") if problem else kept
+        return (*kept, f"{problem}; mcpctl login --list") if problem else kept
 
     async def wait_saved(self) -> tuple[str, ...]:
         """Wait until all changes of the state are saved. Return warnings if that has failed.

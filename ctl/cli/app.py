@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -130,7 +131,7 @@ app = LazyGroup(
     "mcpctl",
     context_settings=CONTEXT,
     help="Control mcpd, the daemon that keeps your MCP servers connected.",
-    epilog="Exit codes: mcpctl help exit-codes. Examples:\n\n\b\n"
+    epilog="Exit codes: mcpctl help exit-codes. Shell completion: mcpctl completion --help. Examples:\n\n\b\n"
     "  mcpctl status\n  mcpctl call get_current_time@time timezone=Europe/Paris",
     params=[
         *_common_options(after=False),
@@ -169,17 +170,24 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
     except CannotWrite as error:
         raise DaemonError({"message": error.message, "data": error.data()}) from None
     except click.ClickException as error:
-        raise _to_error(error) from None
+        raise _to_error(error, argv) from None
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _to_error(error: click.ClickException) -> CtlError:
+def _to_error(error: click.ClickException, argv: Sequence[str]) -> CtlError:
     if not isinstance(error, click.UsageError):
         return CtlError(error.format_message())
     path = error.ctx.command_path if error.ctx is not None else "mcpctl"
     possible = getattr(error, "possibilities", None)
     near = {"suggestions": [*possible]} if possible else {}
-    return UsageError(error.format_message(), hint=f"{path} --help", **near)
+    message = error.format_message()
+    hint = f"{path} --help"
+    if group := re.fullmatch(r"No such command '(.*?)'.*", message):
+        name = path.removeprefix("mcpctl ")
+        hint = SYNONYMS.get(f"{name} {group[1]}") or SYNONYMS.get(name, hint)
+        if argv[-1] != group[1] and not argv[-1].startswith("-"):
+            hint = re.sub("SERVER|NAME", argv[-1], hint)
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint, **near)
 
 
 def _complete(cli: CliContext, instruction: str) -> int:

@@ -207,8 +207,8 @@ class CliContext:
 _NAME_SOURCES = {
     "unknown_server": ("mcpctl status", "mcpd/status", "servers", "name", "server"),
     "unknown_tool": ("mcpctl list-tools", "mcpd/tools", "tools", "name", "tool"),
-    "unknown_prompt": ("mcpctl prompts", "mcpd/prompts", "prompts", "name", "prompt"),
-    "unknown_resource": ("mcpctl resources", "mcpd/resources", "resources", "uri", "uri"),
+    "unknown_prompt": ("mcpctl prompt", "mcpd/prompts", "prompts", "name", "prompt"),
+    "unknown_resource": ("mcpctl read", "mcpd/resources", "resources", "uri", "uri"),
 }
 """By error code: the command that lists the names; the method, the member of its answer and of each entry;
 and the param with the unknown name."""

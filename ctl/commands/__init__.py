@@ -28,9 +28,9 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("enable", "lifecycle", "Enable servers (persists across restarts)."),
         ("disable", "lifecycle", "Disable servers (persists across restarts)."),
         ("wait", "lifecycle", "Wait until servers are connected."),
-        ("login", "login", "Log in to a remote server in your browser."),
+        ("login", "login", "Log in to a remote server in your browser, or show logins."),
         ("logout", "login", "Log out of a remote server, and revoke its tokens."),
-        ("auth", "auth", "Show, explain, and renew logins to remote servers."),
+        ("auth", "login", "Show, explain, and renew logins to remote servers."),
     ),
     "Tools, resources and prompts": (
         ("list-tools", "tools_resources_prompts", "List the tools of all servers, or of one."),
@@ -38,9 +38,9 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("call", "call", "Call a tool."),
         ("try", "call", "Run a server without adding it."),
         ("resources", "tools_resources_prompts", "List the resources of all servers, or of one."),
-        ("read", "tools_resources_prompts", "Read a resource."),
+        ("read", "tools_resources_prompts", "Read a resource, or list all resources."),
         ("prompts", "tools_resources_prompts", "List the prompts of all servers, or of one."),
-        ("prompt", "tools_resources_prompts", "Get a prompt with its arguments filled in."),
+        ("prompt", "tools_resources_prompts", "Get a prompt with its arguments filled in, or list all."),
     ),
     "Configuration and editors": (
         ("add", "add_remove_apply", "Add a server and save it in the configuration file."),
@@ -54,23 +54,23 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("secret", "secret", "Manage the secrets referenced as ${secret:NAME}."),
         ("policy", "policy", "Explain which client may use which tools."),
         ("approvals", "policy", "List the calls that wait for your approval, or answer them."),
-        ("config", "config_edit", "Validate, show or locate the configuration."),
+        ("config", "config_edit", "Validate, show, locate, reload or replace the configuration."),
     ),
     "Diagnostics": (
         ("ui", "help_version", "Open the dashboard in your browser."),
         ("doctor", "explain", "Check the installation, the configuration and every server."),
-        ("why", "explain", "Explain the state of a server and suggest what to do."),
-        ("logs", "logs_events_tap", "Show what a server wrote to stderr."),
+        ("why", "explain", "Explain the state of a server, or who may use a tool."),
+        ("logs", "logs_events_tap", "Show what a server wrote to stderr, or its messages."),
         ("history", "history", "Show past events for one server or all servers."),
         ("calls", "history", "Show which client called which tool, and how it ended."),
         ("clients", "stats", "List connected clients and the servers they use."),
         ("stats", "stats", "Show calls, errors and latencies per server."),
         ("cache", "stats", "Manage the results that mcpd uses again."),
-        ("top", "stats", "Show the memory, CPU and call rate of each server."),
+        ("top", "stats", "Show the memory, CPU, calls and latencies of each server."),
         ("tap", "logs_events_tap", "Show a server's messages live, with secrets masked."),
         ("metrics", "stats", "Print all metrics in Prometheus text format."),
         ("events", "logs_events_tap", "Follow server events as they happen."),
-        ("debug", "explain", "Show everything known about one server."),
+        ("debug", "explain", "Show everything known about one server, or all metrics."),
     ),
     "mcpctl and mcpd": (
         ("bridge", "help_version", "Serve all servers over stdin and stdout, for editors."),
@@ -105,14 +105,47 @@ SYNONYMS = {
     "init": "mcpctl import takes over the servers of your editors, mcpctl add adds one",
     "run": "mcpctl try -- COMMAND runs a server without adding it, mcpctl call TOOL@SERVER calls a tool",
     "rm": "mcpctl remove SERVER",
+    "profile": "mcpctl install EDITOR --profile NAME uses one, mcpctl edit changes `settings.profiles`",
+    "profiles": "mcpctl install EDITOR --profile NAME uses one, mcpctl edit changes `settings.profiles`",
+    "mcp": "mcpctl --help lists the commands; mcpctl add NAME URL adds a remote server",
+    "auth login": "mcpctl login SERVER",
+    "auth logout": "mcpctl logout SERVER",
+    "auth renew": "mcpctl login SERVER --renew",
+    "auth": "mcpctl login SERVER logs in, mcpctl login --list shows all logins",
+    "secret rm": "mcpctl secret remove NAME",
+    "secret delete": "mcpctl secret remove NAME",
+    "secret ls": "mcpctl secret list",
+    "secret add": "mcpctl secret set NAME",
+    "secret get": "mcpctl secret list   (values are not shown)",
+    "config edit": "mcpctl edit",
+    "config get": "mcpctl config show",
+    "config set": "mcpctl edit",
+    "config check": "mcpctl config validate",
 }
-"""What to type instead of a command that other programs have."""
+"""What to type instead of a command that other programs have, also of a group such as `auth`."""
 
 EVERYDAY = ("status", "add", "call", "list-tools", "reconnect", "why", "logs", "import", "install", "ui")
 """The commands that `mcpctl --help` lists first."""
 
 SECTIONS = tuple(_TABLE)
-_HIDDEN = ("search", "exit-codes", "shutdown")
+FOLDED = {
+    "apply": "config apply",
+    "auth": "login",
+    "cache": "",
+    "connect": "enable",
+    "disconnect": "disable",
+    "events": "history --follow",
+    "metrics": "debug --metrics",
+    "policy": "why --client",
+    "prompts": "prompt",
+    "reload": "config reload",
+    "resources": "read",
+    "stats": "top",
+    "tap": "logs --messages",
+}
+"""Commands that others can do too. They work as before, but `mcpctl --help` does not list them."""
+
+_HIDDEN = (*FOLDED, "search", "exit-codes", "shutdown", "completion", "help", "version")
 COMMANDS: dict[str, CommandEntry] = {
     name: CommandEntry(
         section, module, _ATTRIBUTES.get(name, name.replace("-", "_")), summary, name in _HIDDEN

@@ -94,6 +94,7 @@ class _AddCommand(click.Command):
 @click.option("--cwd", metavar="DIR", help="Working directory of the server.")
 @click.option("--lazy", is_flag=True, help="Start the server on first use.")
 @click.option("--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for URL.")
+@click.option("--transport", "-t", metavar="TYPE", help="stdio, http, sse or ws. [default: detected]")
 @click.option("--replace", is_flag=True, help="Replace an existing server of the same name.")
 @_no_save
 @seconds_option("--wait", 30.0, "How long to wait for the connection; 0 does not connect.")
@@ -106,6 +107,7 @@ def add(
     cwd: str | None,
     lazy: bool,
     headers: tuple[str, ...],
+    transport: str | None,
     replace: bool,
     no_save: bool,
     wait: float,
@@ -118,6 +120,8 @@ def add(
     definition = _definition(command, env, headers, cwd, cli.out)
     if lazy:
         definition["lazy"] = True
+    if transport:
+        definition["type"] = transport
     try:
         reply = cli.call(
             "mcpd/add", {"server": name, "definition": definition, "save": not no_save, "replace": replace}
@@ -252,9 +256,18 @@ def remove(cli: CliContext, names: tuple[str, ...], every: bool, yes: bool, no_s
         removed = [name for reply in replies for name in reply.value["removed"]]
         cli.out.json_value({**last, "removed": removed, **failed_member(errors)})
     else:
-        code = max((show_applied(cli, reply) for reply in replies), default=0)
+        code = max((_show_removed(cli, reply) for reply in replies), default=0)
     show_errors(cli, errors, all_failed=not replies)
     return errors[0].exit if errors else code
+
+
+def _show_removed(cli: CliContext, reply: Reply[ApplyResult]) -> int:
+    if cli.show_json(reply) or reply.value.get("errors"):
+        return _exit_code(cli, reply)
+    show_warnings(cli, reply.value.get("warnings", ()))
+    saved = f", also from {path}" if (path := reply.value.get("saved")) else ""
+    cli.out.lines([f"{name}: removed{saved}"] for name in reply.value["removed"])
+    return 0
 
 
 def _confirms_removal(names: Sequence[str], *, every: bool) -> bool:
@@ -265,7 +278,10 @@ def _confirms_removal(names: Sequence[str], *, every: bool) -> bool:
     return click.confirm(f"Remove {shown}?", err=True)
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl apply servers.json --plan\n  mcpctl apply - < servers.json")
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl config apply servers.json --plan\n"
+    "  mcpctl config apply - < servers.json"
+)
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--plan", is_flag=True, help="Show the changes without applying them.")
 @click.option(
@@ -330,7 +346,7 @@ def _with_absolute_cwd(definition: object, base: Path, *, enabled: bool) -> Json
     return absolute
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl reload\n  mcpctl reload --json")
+@click.command(epilog="Examples:\n\n\b\n  mcpctl config reload\n  mcpctl config reload --json")
 @click.pass_obj
 def reload(cli: CliContext) -> int:
     """Reload the configuration file.
@@ -354,9 +370,9 @@ def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
     for key, sign, color in _CHANGES:
         cli.out.lines([[paint(f"{sign} {name}", color)] for name in plan[key]])
     would = "would be " if plan.get("dry_run") else ""
-    numbers = ", ".join(f"{len(plan[key])} {would}{key}" for key, _, _ in _CHANGES)
+    numbers = ", ".join(f"{len(plan[key])} {would}{key}" for key, _, _ in _CHANGES if plan[key])
     kept = count(len(plan["unchanged"]), "server")
-    cli.out.line(f"{numbers}; {kept} unchanged; generation {plan['generation']}")
+    cli.out.line(f"{numbers or 'nothing changed'}; {kept} unchanged; generation {plan['generation']}")
     if settings := plan.get("settings_changed"):
         cli.out.line(f"settings changed: {', '.join(settings)}")
     if later := plan.get("restart_needed"):

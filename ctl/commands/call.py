@@ -85,7 +85,8 @@ class _CallCommand(click.Command):
 def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
     """Call a tool.
 
-    You can also write SERVER.TOOL, SERVER/TOOL, SERVER::TOOL, SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL.
+    @SERVER may be omitted if only one server has TOOL. You can also write SERVER.TOOL, SERVER/TOOL,
+    SERVER::TOOL, SERVER__TOOL, mcp__SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL.
     The tool's schema decides whether a VALUE is a number, true, a list or text. Prints the tool's output;
     exits with 1 if the tool reports an error. Ctrl-C cancels the call on the server.
     """
@@ -154,7 +155,6 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
     if len(found) == 1:
         return (*found[0], rest)
     targets = [f"{tool}@{server}" for server, tool in found]
-    targets = targets or [f"{name}@{tool['server']}" for tool in listed if tool["name"] == name]
     if not targets and any(tool["server"] == name for tool in listed):
         raise UsageError(f"which tool of {name}?", hint=f"mcpctl list-tools {name}")
     if not targets:
@@ -167,7 +167,7 @@ def _find_tools(cli: CliContext, name: str, listed: Sequence[tuple[str, str]]) -
     """Return the tools that a qualified name may mean, also those of servers that have not started yet."""
     from mcpd.model.tool_names import tools_named
 
-    found = tools_named(name, listed)
+    found = tools_named(name, listed) or [pair for pair in listed if pair[1] == name]
     if found or not ("__" in name or "." in name or name.startswith("mcp_")):
         return found
     servers = cli.call("mcpd/status").value["servers"]

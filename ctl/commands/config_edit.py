@@ -17,7 +17,7 @@ from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable, UsageError,
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, labelled_lines, paint, table
 from ctl.cli.text import count
-from ctl.commands.add_remove_apply import show_applied
+from ctl.commands.add_remove_apply import apply, reload, show_applied
 from ctl.daemon import systemd
 from ctl.explain.config_check import check_config, next_environment
 from mcpd.config import definition_view
@@ -33,7 +33,11 @@ _EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config path")
 def config() -> None:
-    """Validate, show or locate the configuration."""
+    """Validate, show, locate, reload or replace the configuration."""
+
+
+config.add_command(apply)
+config.add_command(reload)
 
 
 @config.command(
@@ -126,7 +130,7 @@ def edit(cli: CliContext) -> int:
     save the file anyway.
     """
     if not sys.stdin.isatty():
-        raise UsageError("no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload")
+        raise UsageError("no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl config reload")
     path, running = configuration_path(cli)
     before = path.read_bytes() if path.exists() else None
     with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700

@@ -10,6 +10,8 @@ import click
 from ctl.cli.completion import server_names
 from ctl.cli.errors import DaemonError, UsageError
 from ctl.cli.invocation import CliContext
+from ctl.commands.policy import show_decision
+from ctl.commands.stats import show_metrics
 from ctl.explain.server import debug_lines, explain, explanation_lines, show_servers
 from ctl.show.status import not_ready_exit, show_table
 
@@ -39,21 +41,26 @@ def status(cli: CliContext, servers: tuple[str, ...], watch: bool) -> int:
     return show_servers(cli, names) if names else show_table(cli)
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
-@click.argument("server", shell_complete=server_names)
+@click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why delete_repo@github --client zed")
+@click.argument("server", metavar="{SERVER | TOOL@SERVER}", shell_complete=server_names)
+@click.option("--client", metavar="NAME", help="Show whether the policies let this client use TOOL.")
 @click.option(
     "--shell/--no-shell",
     default=None,
     help="Compare the environment with that of your terminal. [default: if failed]",
 )
 @click.pass_obj
-def why(cli: CliContext, server: str, shell: bool | None) -> int:
-    """Explain the state of a server and suggest what to do.
+def why(cli: CliContext, server: str, client: str | None, shell: bool | None) -> int:
+    """Explain the state of a server, or who may use a tool.
 
     Shows the cause, the evidence and who requested the state. A service does not see the environment of your
     terminal, so for failed servers it also shows how the two differ. The exit code is that of
     `mcpctl status SERVER`.
+
+    With TOOL@SERVER and --client, shows which policy decides, and exits with 1 if the client may not use it.
     """
+    if client is not None:
+        return show_decision(cli, client, (server,), "tool", {})
     from ctl.explain.environment import login_environment
 
     with suppress(DaemonError):  # not connected, or no answer, which is in its status then
@@ -70,15 +77,20 @@ def why(cli: CliContext, server: str, shell: bool | None) -> int:
     return not_ready_exit(detail["server"])
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")
-@click.argument("server", shell_complete=server_names)
+@click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug --metrics")
+@click.argument("server", required=False, shell_complete=server_names)
+@click.option("--metrics", "wants_metrics", is_flag=True, help="Print all metrics in Prometheus text format.")
 @click.pass_obj
-def debug(cli: CliContext, server: str) -> int:
-    """Show everything known about one server.
+def debug(cli: CliContext, server: str | None, wants_metrics: bool) -> int:
+    """Show everything known about one server, or all metrics.
 
     Includes its command, environment variables, connection steps, unparsable output and the end of its log.
     Secrets are masked. The exit code is that of `mcpctl status SERVER`.
     """
+    if bool(server) == wants_metrics:
+        raise UsageError("which server?", hint="mcpctl debug SERVER, or mcpctl debug --metrics")
+    if not server:
+        return show_metrics(cli)
     reply = cli.call("mcpd/server", {"server": server})
     if not cli.show_json(reply):
         cli.out.lines(debug_lines(reply.value))

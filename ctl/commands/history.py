@@ -12,23 +12,28 @@ from ctl.cli.completion import server_names
 from ctl.cli.invocation import CliContext
 from ctl.cli.text import count
 from ctl.show.history import call_line, calls_table, history_table
+from ctl.show.watch import print_events
 
 if TYPE_CHECKING:
     from ctl.api_types import CallsParams
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl history\n  mcpctl history github -n 20 --json")
+@click.command(epilog="Examples:\n\n\b\n  mcpctl history github -n 20 --json\n  mcpctl history -f")
 @click.argument("server", required=False, shell_complete=server_names)
+@click.option("-f", "--follow", is_flag=True, help="Print the states, then every change until Ctrl-C.")
 @click.option(
     "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Entries to show."
 )
 @click.pass_obj
-def history(cli: CliContext, server: str | None, lines: int) -> int:
+def history(cli: CliContext, server: str | None, follow: bool, lines: int) -> int:
     """Show past events for one server or all servers.
 
     Lists state changes with their causes, changes of tool lists and of the configuration, and who requested
-    them. The history survives restarts of the daemon and includes servers that were removed.
+    them. The history survives restarts of the daemon and includes servers that were removed. With --follow
+    --json, prints one object per line.
     """
+    if follow:
+        print_events(cli, [server] if server else [])
     reply = cli.call("mcpd/history", {"server": server, "limit": lines})
     if cli.show_json(reply):
         return 0

@@ -1,4 +1,4 @@
-"""`mcpctl login` and `mcpctl logout`."""
+"""`mcpctl login`, `logout` and `auth`: log in, out, and show logins. Tokens are never printed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import click
 from ctl.cli.completion import server_names
 from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
-from ctl.cli.output import paint
-from ctl.cli.text import until
+from ctl.cli.output import Line, paint, table
+from ctl.cli.text import ago, until
 from ctl.commands.help_version import has_browser
 from ctl.daemon.client import DaemonClient, Json
 from ctl.show.progress import hint_for, print_status, show_warnings
 
 if TYPE_CHECKING:
     from ctl.api_types import (
+        AuthStatus,
         ForgottenLogin,
         LoginOffer,
         LoginParams,
@@ -34,8 +35,11 @@ _CONNECT_TIMEOUT = 30.0
 """Seconds to wait for the server after the login."""
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl login linear\n  mcpctl login --all")
+@click.command(epilog="Examples:\n\n\b\n  mcpctl login linear\n  mcpctl login --all\n  mcpctl login --list")
 @click.argument("server", required=False, shell_complete=server_names)
+@click.option("--list", "show", flag_value="list", help="Show all logins, or SERVER's in detail.")
+@click.option("--explain", "show", flag_value="explain", help="Show every step without logging in.")
+@click.option("--renew", "show", flag_value="refresh", help="Renew the login of SERVER now.")
 @click.option("--all", "all_servers", is_flag=True, help="Log in to all servers that need it, one by one.")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 @click.option("--paste", is_flag=True, help="Log in on another machine, and paste the address it ends at.")
@@ -47,6 +51,7 @@ _CONNECT_TIMEOUT = 30.0
 def login(
     cli: CliContext,
     server: str | None,
+    show: str | None,
     all_servers: bool,
     no_browser: bool,
     paste: bool,
@@ -55,11 +60,13 @@ def login(
     client_secret: str | None,
     callback_port: int | None,
 ) -> int:
-    """Log in to a remote server in your browser.
+    """Log in to a remote server in your browser, or show logins.
 
     mcpd keeps the login and renews it, and all editors use it. Without a browser on this machine, mcpctl
     shows how to forward the port, and takes the address that a browser elsewhere ends at.
     """
+    if show is not None:
+        return _show(cli, show, server)
     asked: LoginParams = {"server": server or "", "scopes": list(scopes)}
     if client_id is not None:
         asked["client_id"] = client_id
@@ -75,12 +82,22 @@ def login(
             )
         return _log_in_to_all(cli, asked, way)
     if server is None:
-        raise UsageError("name a server, or use --all", hint="mcpctl auth list")
+        raise UsageError("name a server, or use --all", hint="mcpctl login --list")
     reply = _log_in(cli, asked, way)
     if cli.show_json(reply):
         return 0
     _show_connected(cli, server)
     return 0
+
+
+def _show(cli: CliContext, what: str, server: str | None) -> int:
+    """Do what a command of `mcpctl auth` does."""
+    name = "status" if what == "list" and server else what
+    if server is None and what != "list":
+        raise UsageError("name a server", hint="mcpctl login --list")
+    callback = auth.commands[name].callback
+    assert callback is not None
+    return int(callback(server) if server else callback())
 
 
 class _Way(NamedTuple):
@@ -233,7 +250,7 @@ def logout(cli: CliContext, server: str | None, every: bool) -> int:
     if every and server is not None:
         raise UsageError("--all means all servers and accounts", hint="omit the server")
     if not every and server is None:
-        raise UsageError("name a server, or use --all", hint="mcpctl auth list")
+        raise UsageError("name a server, or use --all", hint="mcpctl login --list")
     params: LogoutParams = {"all": True} if every else {"server": server}
     reply = cli.call("mcpd/logout", params, timeout=None)  # each request to revoke has a limit
     if cli.show_json(reply):
@@ -258,3 +275,128 @@ _REVOCATIONS = {
     False: "the authorization server did not confirm that the tokens are revoked",
     None: "the authorization server offers no revocation; the tokens are deleted here",
 }
+
+
+HEADER = ("SERVERS", "STATE", "ISSUER", "ACCOUNT", "SINCE", "TOKEN UNTIL", "RENEWS")
+_STYLES = {"valid": "green", "over": "red", "failing": "yellow", "renewing": "cyan"}
+
+
+@click.group(epilog="Examples:\n\n\b\n  mcpctl auth list\n  mcpctl auth explain linear")
+def auth() -> None:
+    """Show, explain, and renew logins to remote servers."""
+
+
+@auth.command("list", epilog="Example:\n\n\b\n  mcpctl auth list --json")
+@click.pass_obj
+def list_(cli: CliContext) -> int:
+    """List all logins."""
+    reply = cli.call("mcpd/auth/status")
+    if not cli.show_json(reply):
+        cli.out.lines(logins_table(reply.value, cli.out.columns))
+        _show_needed(cli, reply.value)
+    return 0
+
+
+@auth.command(
+    "status",
+    epilog="Examples:\n\n\b\n  mcpctl auth status\n  mcpctl auth status linear",
+)
+@click.argument("server", required=False, shell_complete=server_names)
+@click.pass_obj
+def status(cli: CliContext, server: str | None) -> int:
+    """Show the login of a server, or all logins in detail.
+
+    Exits with 4 if a server needs a login.
+    """
+    reply = cli.call("mcpd/auth/status", {"server": server})
+    answer = reply.value
+    if not cli.show_json(reply):
+        for login in answer["logins"]:
+            cli.out.lines(login_lines(login))
+        if not answer["logins"]:
+            cli.out.line(f"{server}: nobody is logged in" if server else "no logins")
+        _show_needed(cli, answer)
+    return 4 if answer.get("needed") or any(each["state"] == "over" for each in answer["logins"]) else 0
+
+
+@auth.command("refresh", epilog="Example:\n\n\b\n  mcpctl auth refresh linear")
+@click.argument("server", shell_complete=server_names)
+@click.pass_obj
+def refresh(cli: CliContext, server: str) -> int:
+    """Renew a login now."""
+    reply = cli.call("mcpd/auth/refresh", {"server": server}, timeout=90.0)
+    if not cli.show_json(reply):
+        cli.out.line(f"{server}: renewed {describe_login(reply.value)}")
+    return 0
+
+
+@auth.command("explain", epilog="Example:\n\n\b\n  mcpctl auth explain linear")
+@click.argument("server", shell_complete=server_names)
+@click.pass_obj
+def explain(cli: CliContext, server: str) -> int:
+    """Show every step of a login, without logging in.
+
+    Exits with 4 if a login is not possible.
+    """
+    reply = cli.call("mcpd/auth/explain", {"server": server}, timeout=90.0)
+    answer = reply.value
+    if not cli.show_json(reply):
+        cli.out.lines(
+            table(("STEP", "OUTCOME"), [[step["step"], step["outcome"]] for step in answer["steps"]])
+        )
+        cli.out.line("")
+        if error := answer.get("error"):
+            cli.out.line(paint("a login is not possible: ", "red"), error)
+        else:
+            rows: list[Line] = [
+                ["issuer", answer.get("issuer", "")],
+                ["resource", answer.get("resource") or "not sent"],
+                ["scopes", " ".join(answer.get("scopes", [])) or "none requested"],
+                ["client", answer.get("client", "")],
+            ]
+            cli.out.lines([[f"{name:<14}", value] for name, value in rows])
+            cli.out.next_step(f"mcpctl login {server}")
+    return 4 if answer.get("error") else 0
+
+
+def logins_table(answer: AuthStatus, fit: int | None) -> list[Line]:
+    """One row per login."""
+    rows: list[Line] = [
+        [
+            ", ".join(login["servers"]) or "-",
+            paint(login["state"], _STYLES.get(login["state"], "")),
+            login["issuer"],
+            login["account"],
+            ago(login.get("logged_in_at")),
+            until(login.get("expires_at")) if login.get("expires_at") else "-",
+            "yes" if login["renews"] else "no",
+        ]
+        for login in answer["logins"]
+    ]
+    return table(HEADER, rows, fit=fit, squeeze=(2,)) if rows else [[paint("no logins", "dim")]]
+
+
+def login_lines(login: LoginStatus) -> list[Line]:
+    """The login in detail."""
+    facts = {
+        "state": login["state"],
+        "issuer": login["issuer"],
+        "for": login["url"],
+        "account": login["account"],
+        "used by": ", ".join(login["servers"]) or "no configured server",
+        "scopes": " ".join(login.get("scopes", [])) or "not stated",
+        "logged in": ago(login.get("logged_in_at")),
+        "renewed": ago(login.get("renewed_at")) if login.get("renewed_at") else "not yet",
+        "token until": until(login.get("expires_at")) if login.get("expires_at") else "not stated",
+        "renews itself": "yes" if login["renews"] else "no",
+    }
+    if login.get("reason"):
+        facts["reason"] = login.get("reason", "")
+    return [*([f"{name:<14}", value] for name, value in facts.items()), [""]]
+
+
+def _show_needed(cli: CliContext, answer: AuthStatus) -> None:
+    if problem := answer.get("problem"):
+        cli.out.warning(problem)
+    for name in answer.get("needed", [])[:3]:
+        cli.out.next_step(f"mcpctl login {name}")

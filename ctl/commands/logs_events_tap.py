@@ -21,19 +21,32 @@ _TAP_LIMIT = 65_536
 _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note": ("·", "dim")}
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl logs github -n 20\n  mcpctl logs github -f")
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl logs github -n 20\n  mcpctl logs github -f\n"
+    "  mcpctl logs github --messages 'tools/*'"
+)
 @click.argument("server", shell_complete=server_names)
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Lines to show."
 )
+@click.option(
+    "-m",
+    "--messages",
+    multiple=True,
+    metavar="PATTERN",
+    help="Instead show messages of these methods live, such as 'tools/*', or all with '*'. May be repeated.",
+)
 @click.pass_obj
-def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
-    """Show what a server wrote to stderr.
+def logs(cli: CliContext, server: str, follow: bool, lines: int, messages: tuple[str, ...]) -> int:
+    """Show what a server wrote to stderr, or its messages.
 
     The log survives restarts of the server and of the daemon. With --follow, continues after those of the
-    server, and with --follow --json, prints one object per line.
+    server, and with --follow --json, prints one object per line. With --messages, shows the messages on all
+    connections to the server until Ctrl-C, with secrets masked.
     """
+    if messages:
+        return _tap(cli, server, () if "*" in messages else messages)
     if follow:
         _follow_log(cli, server, lines)
         return 0
@@ -91,6 +104,11 @@ def tap(cli: CliContext, server: str, methods: tuple[str, ...]) -> int:
     Calls are not slowed down: if messages arrive faster than they can be shown, some are skipped and counted.
     With --json, prints one object per line.
     """
+    return _tap(cli, server, methods)
+
+
+def _tap(cli: CliContext, server: str, methods: tuple[str, ...]) -> int:
+    """Print the messages of a server until Ctrl-C."""
     if cli.out.tty:
         cli.out.message(paint(f"watching {server}; press Ctrl-C to stop", "dim"))
     for item in cli.stream("mcpd/tap", {"server": server, "methods": list(methods), "limit": _TAP_LIMIT}):

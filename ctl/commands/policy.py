@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -48,6 +49,13 @@ def test(cli: CliContext, /, client: str, target: tuple[str, ...], kind: str, **
     If a client of that name is connected, what mcpd knows about it is used, unless an option says otherwise.
     Nothing is called. Exits with 1 if the use is denied, or if the client's profile does not select TOOL.
     """
+    return show_decision(cli, client, target, kind, known)
+
+
+def show_decision(
+    cli: CliContext, client: str, target: tuple[str, ...], kind: str, known: Mapping[str, str | None]
+) -> int:
+    """Print which rule decides about a use. Returns the exit code."""
     server, name, rest = split_target(target, kind)
     if rest:
         raise UsageError(f"unexpected argument: {rest[0]}", hint="arguments of the tool do not count")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl.cli.completion import server_names
+from ctl.cli.errors import UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, labelled_lines, paint, table
 from ctl.cli.text import ago, count, format_time, seconds_since
@@ -45,6 +46,11 @@ def stats(cli: CliContext, server: str | None) -> int:
     Counts since the daemon started, over all connections. With SERVER, also per tool, with the memory and
     CPU usage of its processes.
     """
+    return show_stats(cli, server)
+
+
+def show_stats(cli: CliContext, server: str | None) -> int:
+    """Print the calls of all servers, or of one with its tools."""
     reply = cli.call("mcpd/stats", {"server": server, "processes": server is not None})
     if not cli.show_json(reply):
         show = server_stats if server is not None else stats_table
@@ -52,15 +58,22 @@ def stats(cli: CliContext, server: str | None) -> int:
     return 0
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl top --watch\n  mcpctl top --sort cpu --json")
+@click.command(epilog="Examples:\n\n\b\n  mcpctl top --watch\n  mcpctl top --calls\n  mcpctl top github")
+@click.argument("server", required=False, shell_complete=server_names)
+@click.option("--calls", is_flag=True, help="Show calls, errors and latencies instead.")
 @click.option("-w", "--watch", is_flag=True, help="Keep updating the display until Ctrl-C.")
 @click.option("--sort", type=click.Choice(SORTS), default="memory", show_default=True, help="Sort order.")
 @click.pass_obj
-def top(cli: CliContext, watch: bool, sort: str) -> int:
-    """Show the memory, CPU and call rate of each server.
+def top(cli: CliContext, server: str | None, calls: bool, watch: bool, sort: str) -> int:
+    """Show the memory, CPU, calls and latencies of each server.
 
-    Memory and CPU time include the whole process tree of a server.
+    Memory and CPU time include the whole process tree of a server. With SERVER, shows calls, errors and
+    latencies per tool. Calls count since the daemon started, over all connections.
     """
+    if server or calls:
+        if watch:
+            raise UsageError("--watch shows the usage of all servers", hint="mcpctl top --watch")
+        return show_stats(cli, server)
     if watch:
         from ctl.show.watch import watch_top
 
@@ -85,8 +98,12 @@ def top(cli: CliContext, watch: bool, sort: str) -> int:
 def metrics(cli: CliContext) -> int:
     """Print all metrics in Prometheus text format.
 
-    For example, for a textfile collector: `mcpctl metrics > /var/lib/node_exporter/mcpd.prom`.
+    For example, for a textfile collector: `mcpctl debug --metrics > /var/lib/node_exporter/mcpd.prom`.
     """
+    return show_metrics(cli)
+
+
+def show_metrics(cli: CliContext) -> int:
     reply = cli.call("mcpd/metrics")
     if not cli.show_json(reply):
         cli.out.block(reply.value["text"].rstrip("\n"))
@@ -260,7 +277,7 @@ def _server_uses(servers: Mapping[str, ServerUsage]) -> str:
     uses = []
     for name, use in servers.items():
         revisions = use.get("revisions", "")
-        translated = f", {revisions}" if "→" in revisions else ""
+        translated = f", {revisions}" if "→" in revisions and "?" not in revisions else ""
         uses.append(f"{use.get('instance') or name} ({use['calls']}{translated})")
     return ", ".join(uses) or "-"
 
@@ -269,7 +286,7 @@ def _server_uses(servers: Mapping[str, ServerUsage]) -> str:
 def cache() -> None:
     """Manage the results that mcpd uses again.
 
-    Servers and definitions say what may be cached; `mcpctl stats SERVER` shows how often it was used.
+    Servers and definitions say what may be cached; `mcpctl top SERVER` shows how often it was used.
     """
 
 

@@ -195,6 +195,10 @@ def _bracketed(required: list[str], optional: list[str]) -> str:
 @click.pass_obj
 def resources(cli: CliContext, server: str | None) -> int:
     """List the resources of all servers, or of one."""
+    return _list_resources(cli, server)
+
+
+def _list_resources(cli: CliContext, server: str | None) -> int:
     reply = cli.call("mcpd/resources", {"server": server} if server else {})
     if cli.show_json(reply):
         return 0
@@ -219,22 +223,24 @@ def resources(cli: CliContext, server: str | None) -> int:
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  mcpctl read everything demo://resource/static/document/features.md\n"
+    epilog="Examples:\n\n\b\n  mcpctl read\n  mcpctl read everything demo://resource/static/document/features.md\n"
     "  mcpctl read photos img://7 --output 7.png"
 )
-@click.argument("server", shell_complete=server_names)
+@click.argument("server", required=False, shell_complete=server_names)
 @click.argument("uri", required=False)
 @click.option("-o", "--output", metavar="FILE", help="Write the content to FILE instead of stdout.")
 @click.pass_obj
-def read(cli: CliContext, server: str, uri: str | None, output: str | None) -> int:
-    """Read a resource.
+def read(cli: CliContext, server: str | None, uri: str | None, output: str | None) -> int:
+    """Read a resource, or list all resources.
 
-    Name it as SERVER URI, or as URI@SERVER.
+    Name it as SERVER URI, or as URI@SERVER. Without a URI, lists the resources of SERVER or of all servers.
     """
+    if server is None or (uri is None and ":" not in server):
+        return _list_resources(cli, server)
     if uri is None:
         uri, _, server = server.rpartition("@")
         if not uri or not server:
-            raise UsageError("which resource?", hint="write SERVER URI; mcpctl resources lists the resources")
+            raise UsageError("of which server?", hint="write SERVER URI; mcpctl read lists the resources")
     reply = cli.call("mcpd/read", {"server": server, "uri": uri}, timeout=None)
     if cli.show_json(reply):
         return 0
@@ -274,6 +280,10 @@ def prompts(cli: CliContext, server: str | None) -> int:
 
     ARGUMENTS in brackets are optional. Get a prompt with: mcpctl prompt PROMPT@SERVER key=text
     """
+    return _list_prompts(cli, server)
+
+
+def _list_prompts(cli: CliContext, server: str | None) -> int:
     reply = cli.call("mcpd/prompts", {"server": server} if server else {})
     if cli.show_json(reply):
         return 0
@@ -293,18 +303,21 @@ def prompts(cli: CliContext, server: str | None) -> int:
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  mcpctl prompt simple-prompt@everything\n"
+    epilog="Examples:\n\n\b\n  mcpctl prompt\n  mcpctl prompt simple-prompt@everything\n"
     "  mcpctl prompt everything args-prompt city=Paris"
 )
 @click.argument(
-    "words", metavar="PROMPT@SERVER [KEY=TEXT]...", nargs=-1, required=True, shell_complete=prompt_targets
+    "words", metavar="[SERVER | PROMPT@SERVER [KEY=TEXT]...]", nargs=-1, shell_complete=prompt_targets
 )
 @click.pass_obj
 def prompt(cli: CliContext, words: tuple[str, ...]) -> int:
-    """Get a prompt with its arguments filled in.
+    """Get a prompt with its arguments filled in, or list all.
 
-    You can also write SERVER/PROMPT or SERVER PROMPT. Prompt arguments are always text.
+    You can also write SERVER/PROMPT or SERVER PROMPT. Prompt arguments are always text. Without PROMPT, lists
+    the prompts of SERVER or of all servers.
     """
+    if not words or (len(words) == 1 and not any(mark in words[0] for mark in "@/:=")):
+        return _list_prompts(cli, words[0] if words else None)
     server, name, rest = split_target(words, "prompt")
     given = parse_pairs(rest, {})
     arguments = {key: value for key, value in given.items() if isinstance(value, str)}

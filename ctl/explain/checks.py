@@ -73,10 +73,10 @@ def check_secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def login_step(problem: str) -> str:
     if "is locked" in problem or "requires a prompt" in problem:
-        return "unlock the keyring, then: mcpctl auth list"
+        return "unlock the keyring, then: mcpctl login --list"
     if "keyring" in problem or "session bus" in problem:
         return 'start a keyring, or set "loginStorage" to "credential" or "file": mcpctl edit'
-    return "mcpctl auth list"
+    return "mcpctl login --list"
 
 
 def check_file_permissions(path: str, secrets: Iterable[str]) -> Iterator[Finding]:

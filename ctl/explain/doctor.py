@@ -125,7 +125,7 @@ def _check_logins(report: DoctorReport) -> Iterator[Finding]:
         with DaemonClient(report.daemon.socket) as client:
             status = client.call("mcpd/auth/status", {"check": True}, timeout=_KEYRING_TIMEOUT).value
     except CtlError as error:
-        yield Finding("logins", WARN, error.message, error.hint or "mcpctl auth list")
+        yield Finding("logins", WARN, error.message, error.hint or "mcpctl login --list")
         return
     storage = status.get("storage", "file")
     if problem := status.get("problem"):

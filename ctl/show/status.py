@@ -108,7 +108,7 @@ def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
     ]
     if config["source"] == "api":
         text = f"The servers come from a command, and {config['path']} is not in effect"
-        lines += [[], [text, paint("; to use it: ", "dim"), "mcpctl reload"]]
+        lines += [[], [text, paint("; to use it: ", "dim"), "mcpctl config reload"]]
     if not config.get("problems") and (step := _table_step(result)):  # otherwise it is shown above
         lines += [[], [paint("next: ", "dim"), step]]
     if waiting := result["daemon"].get("approvals", 0):

@@ -1,4 +1,4 @@
-"""`mcpctl status --watch` and `top --watch`: a live table; and `events`: one line per change."""
+"""`mcpctl status --watch` and `top --watch`: a live table; and `history --follow`: one line per change."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def watch_status(cli: CliContext, server: str | None) -> int:
 def require_terminal(cli: CliContext) -> None:
     """Raise UsageError if there is no terminal for a live display."""
     if cli.out.json or not cli.out.tty:
-        raise UsageError("--watch is for a terminal", hint="mcpctl events prints every change")
+        raise UsageError("--watch is for a terminal", hint="mcpctl history --follow prints every change")
 
 
 def print_events(cli: CliContext, servers: Sequence[str]) -> None:

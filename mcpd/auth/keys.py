@@ -244,7 +244,7 @@ def _connected(environ: Mapping[str, str]) -> Iterator[DBusConnection]:
         try:
             yield connection
         except exceptions.LockedException:
-            message = "the keyring is locked; unlock it, and run `mcpctl auth list`"
+            message = "the keyring is locked; unlock it, and run `mcpctl login --list`"
             raise KeyUnavailable(message) from None
         except exceptions.SecretServiceNotAvailableException:
             raise KeyUnavailable("no keyring runs in this session") from None

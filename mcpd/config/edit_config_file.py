@@ -90,7 +90,7 @@ def insert_rule(path: Path, before: int, rule: Mapping[str, object], expected: o
     key_path: KeyPath = (*_settings_path(document), "policies")
     if document.value_at(key_path) != expected:
         message = f"the rules in {path} have changed, and are not in force yet"
-        raise BadSpec.single(message, "run `mcpctl reload` and try again", path)
+        raise BadSpec.single(message, "run `mcpctl config reload` and try again", path)
     try:
         document = document.with_item(key_path, before, rule)
     except BadSpec as error:

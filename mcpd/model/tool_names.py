@@ -130,7 +130,8 @@ def public_names_in_steps(
 
 def tools_named(name: str, listed: Iterable[OwnedName], servers: Iterable[str] = ()) -> list[OwnedName]:
     """Return the tools (or prompts) that a user means by a name that contains the server: `test__echo`,
-    `mcp_test_echo`, `echo@test`, `test::echo`, `test.echo` or `test/echo`. More than one is ambiguous.
+    `mcp_test_echo`, `echo@test`, `test::echo`, `test.echo` or `test/echo`, and as some editors name the tools
+    of a server or of mcpd, `mcp__test__echo` and `mcp__mcpd__test__echo`. More than one is ambiguous.
 
     `listed` are all known tools. If none of them has this name, it may be a tool of one of `servers`, whose
     tools may be unknown.
@@ -142,6 +143,9 @@ def tools_named(name: str, listed: Iterable[OwnedName], servers: Iterable[str] =
     for style in ClientStyle:
         if style is not ClientStyle.PLAIN and (pair := public_names(style, pairs).get(name)) is not None:
             found[pair] = None
+    if not found and name.startswith("mcp__"):
+        inner = name.removeprefix("mcp__")
+        return tools_named(inner, pairs, servers) or tools_named(inner.removeprefix("mcpd__"), pairs, servers)
     if not found:
         for server in servers:
             for beginning in (f"{server}__", f"mcp_{server}_", f"{server}::", f"{server}.", f"{server}/"):

@@ -134,7 +134,7 @@ class ConfigFile:
 
 
 def deleted(path: Path) -> BadSpec:
-    fix = "restore it, or run `mcpctl reload` to continue without servers"
+    fix = "restore it, or run `mcpctl config reload` to continue without servers"
     return BadSpec([Problem("$", f"{path} was deleted", fix)])
 
 
@@ -470,7 +470,9 @@ async def watch_config(configuration: ActiveConfig) -> None:
                     await _reload_if_changed(configuration)
                     await changes.next_change()
         except OSError as error:
-            log.warning("cannot watch the configuration file (%s); run `mcpctl reload` after changes", error)
+            log.warning(
+                "cannot watch the configuration file (%s); run `mcpctl config reload` after changes", error
+            )
             await configuration.watch_enabled.wait_until(lambda watched: not watched)
 
 
