@@ -24,7 +24,7 @@ from mcpd import __version__
 from mcpd.api import listeners
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
-from mcpd.calls.schema_checker import schema_checker
+from mcpd.calls.schema_checker import schema_checker_pids
 from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
@@ -488,7 +488,7 @@ class _Daemon:
     def _own_children(self) -> set[int]:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}
         pids |= self._context.secrets.command_pids
-        return pids | {pid for pid in (self._guardian.pid, schema_checker().pid) if pid is not None}
+        return pids | schema_checker_pids() | {self._guardian.pid or 0}
 
 
 def _accept(accepting: trio.Nursery, clients: trio.Nursery, port: HttpPort) -> None:

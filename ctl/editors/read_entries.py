@@ -28,6 +28,8 @@ from mcpd.config.server_specs import MAX_NAME_LENGTH
 from mcpd.model.errors import BadSpec
 
 IS_MCPD = "it is mcpd itself"
+MAX_ENTRIES = 1000
+"""Servers of one file that are read; each takes a millisecond or two until a person sees it."""
 """Why an entry such as the one of `mcpctl install` is skipped."""
 
 
@@ -135,7 +137,10 @@ def _add_entries(
 ) -> None:
     inputs = _inputs(document)
     values = dotenv_values(found, context)
-    for raw in read_entries(found, document, context):
+    for number, raw in enumerate(read_entries(found, document, context)):
+        if number == MAX_ENTRIES:
+            result.warnings.append(f"{found.path}: only the first {MAX_ENTRIES} servers of a file are read")
+            break
         source = EntrySource(raw.editor.name, raw.editor.title, raw.path, raw.scope, raw.name, raw.project)
         if is_mcpd_entry(raw.fields, addresses):
             result.skipped.append(SkippedEntry(source, IS_MCPD))

@@ -1,7 +1,8 @@
 """Checks values against JSON Schemas in a process of its own, with limits on CPU and memory.
 
 The process is started for the first check and ended after some idle seconds. If the limits end it, the
-schema at hand is refused permanently; all others are compiled again when they are needed.
+schema at hand is refused permanently; all others are compiled again when they are needed. Servers whose
+checks were slow share a second process, so that the checks of others do not wait for theirs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _WAIT_SECONDS = 2.0
 """How long a check waits for the checks before it."""
 _CHECK_SECONDS = 10.0
 """How long a check may take, on a busy machine too."""
+_SLOW_SECONDS = 0.25
+"""A server of which a check took longer has its checks done by the second process from then on."""
 _IDLE_SECONDS = 30.0
 _MAX_WAITING = 64
 _MAX_REFUSALS = 1000
@@ -44,6 +47,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 class _Job(msgspec.Struct, eq=False):
+    server: str
     digest: bytes
     schema: bytes
     value: bytes
@@ -57,14 +61,17 @@ class _ProcessEnded(Exception):
 
 
 class SchemaChecker:
-    """Runs one process, one check at a time. Use `schema_checker()` for the one of this trio run."""
+    """Runs one process, one check at a time. Use `schema_checker()` for the one that checks for a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow_servers: set[str], refused: OrderedDict[bytes, CheckResult]) -> None:
+        """`slow_servers` gets the names of servers whose checks were slow, and `refused` the results for
+        schemas that are not used again, by digest."""
+        self._slow_servers = slow_servers
+        self._refused = refused
         self._waiting: deque[_Job] = deque()
         self._process: trio.Process | None = None
         self._sent: set[bytes] = set()
         """The digests of the schemas that the process may know."""
-        self._refused: OrderedDict[bytes, CheckResult] = OrderedDict()
         self._is_running = False
         self._wake = trio.Event()
 
@@ -73,8 +80,8 @@ class SchemaChecker:
         """The process ID; None while no process runs."""
         return None if self._process is None else self._process.pid
 
-    async def check(self, digest: bytes, schema: bytes, value: bytes) -> CheckResult:
-        """Check a JSON value against a JSON Schema. Never raises.
+    async def check(self, server: str, digest: bytes, schema: bytes, value: bytes) -> CheckResult:
+        """Check a JSON value against a JSON Schema of a server. Never raises.
 
         `digest` identifies the schema (16 bytes). Returns within _WAIT_SECONDS + _CHECK_SECONDS.
         """
@@ -83,7 +90,7 @@ class SchemaChecker:
             return refusal
         if len(self._waiting) >= _MAX_WAITING:
             return CheckResult(failure=f"{_MAX_WAITING} other checks are waiting")
-        job = _Job(digest, schema, value)
+        job = _Job(server, digest, schema, value)
         self._waiting.append(job)
         self._wake.set()
         if not self._is_running:
@@ -131,14 +138,20 @@ class SchemaChecker:
             try:
                 await self._start()
                 is_alone = self._sent <= {job.digest}
+                is_new, began = not self._sent, trio.current_time()
                 with trio.fail_after(_CHECK_SECONDS):
-                    return await self._exchange(job)
+                    answer = await self._exchange(job)
+                if not is_new and trio.current_time() - began > _SLOW_SECONDS:
+                    self._slow_servers.add(job.server)
+                return answer
             except trio.TooSlowError:
+                self._slow_servers.add(job.server)
                 await self._stop()
                 return CheckResult(failure=f"it took more than {_CHECK_SECONDS:g} s")
             except _ProcessEnded as ended:
                 status = await self._stop()
                 if status == -signal.SIGPROF:
+                    self._slow_servers.add(job.server)
                     failure = f"{ended} took more than {CPU_SECONDS:g} s of CPU time"
                 elif status not in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS):
                     return CheckResult(failure=f"the process that checks ended (status {status})")
@@ -230,14 +243,35 @@ class SchemaChecker:
         return status
 
 
-_checker: trio.lowlevel.RunVar[SchemaChecker] = trio.lowlevel.RunVar("schema checker")
+class _Checkers:
+    """The checkers of a trio run."""
+
+    def __init__(self) -> None:
+        self.slow_servers: set[str] = set()
+        refused: OrderedDict[bytes, CheckResult] = OrderedDict()
+        self.usual = SchemaChecker(self.slow_servers, refused)
+        self.slow = SchemaChecker(self.slow_servers, refused)
 
 
-def schema_checker() -> SchemaChecker:
-    """Return the checker of this trio run."""
+_checkers: trio.lowlevel.RunVar[_Checkers] = trio.lowlevel.RunVar("schema checkers")
+
+
+def schema_checker(server: str) -> SchemaChecker:
+    """Return the checker of this trio run that checks values for a server."""
+    checkers = _current()
+    return checkers.slow if server in checkers.slow_servers else checkers.usual
+
+
+def schema_checker_pids() -> set[int]:
+    """Return the process IDs of the checkers of this trio run."""
+    checkers = _current()
+    return {pid for pid in (checkers.usual.pid, checkers.slow.pid) if pid is not None}
+
+
+def _current() -> _Checkers:
     try:
-        return _checker.get()
+        return _checkers.get()
     except LookupError:
-        checker = SchemaChecker()
-        _checker.set(checker)
-        return checker
+        checkers = _Checkers()
+        _checkers.set(checkers)
+        return checkers

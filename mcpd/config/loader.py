@@ -189,7 +189,7 @@ def parse_text(
         raise BadSpec.single(message, "use JSON, which may have 4 MiB, or is this the wrong file?", source)
     try:
         value = {"JSON": parse_jsonc, "TOML": _parse_toml, "YAML": _parse_yaml}[kind](text)
-        if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
+        if is_too_large(value, max_values=2_000_000 if foreign else 200_000):
             raise RecursionError
     except DocumentSyntaxError as error:
         line = next(islice(StringIO(text), max(error.line - 1, 0), None), "")  # a list would take much memory

@@ -5,10 +5,12 @@ The protocol is one datagram of variables and a few environment variables, so no
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import time
 from collections.abc import Mapping, MutableMapping
+from functools import cache
 
 _FIRST_FD = 3
 """SD_LISTEN_FDS_START: the first passed descriptor."""
@@ -29,11 +31,18 @@ def notify(**state: str | int) -> bool:
     # A leading @ denotes the NUL byte of Linux's abstract namespace.
     target = "\0" + address[1:] if address[0] == "@" else address
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-            speaker.sendto(text.encode("utf-8", "replace"), socket.MSG_DONTWAIT, target)
+        _notify_socket().sendto(text.encode("utf-8", "replace"), socket.MSG_DONTWAIT, target)
     except OSError:  # no receiver, too busy, or out of descriptors
         return False
     return True
+
+
+@cache
+def _notify_socket() -> socket.socket:
+    """Return the socket for all notifications: the watchdog must be fed while no descriptor is left."""
+    speaker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    atexit.register(speaker.close)
+    return speaker
 
 
 def listen_fds(environ: MutableMapping[str, str] | None = None) -> dict[str, int]:

@@ -15,10 +15,11 @@ import pytest
 import trio
 
 from mcpd.calls import schema_checker as module
-from mcpd.calls.schema_checker import CheckResult, SchemaChecker, schema_checker
+from mcpd.calls.schema_checker import CheckResult, schema_checker
 from tests.processes import gone, state, wait_until
 
 Json = dict[str, Any]
+SERVER = "s"
 LARGE = "[\\p{L}\\p{N}]{180}"
 """A pattern of 18 MB."""
 TWICE = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
@@ -32,17 +33,18 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer than the daemon does, because tests also run on a busy machine."""
     monkeypatch.setattr(module, "_WAIT_SECONDS", 60.0)
     monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
+    monkeypatch.setattr(module, "_SLOW_SECONDS", 60.0)
 
 
-async def check(schema: object, value: object = "a", checker: SchemaChecker | None = None) -> CheckResult:
+async def check(schema: object, value: object = "a", server: str = SERVER) -> CheckResult:
     source = json.dumps(schema).encode()
     data = json.dumps(value).encode()
     digest = hashlib.blake2b(source, digest_size=16).digest()
-    return await (checker or schema_checker()).check(digest, source, data)
+    return await schema_checker(server).check(server, digest, source, data)
 
 
 def pid() -> int:
-    found = schema_checker().pid
+    found = schema_checker(SERVER).pid
     assert found is not None
     return found
 
@@ -50,7 +52,7 @@ def pid() -> int:
 async def test_values_are_checked_with_the_paths_of_their_problems() -> None:
     """One process answers all checks, and compiles each schema once."""
     schema = {"properties": {"a": {"items": {"type": "integer"}}}, "required": ["b"]}
-    assert schema_checker().pid is None
+    assert schema_checker(SERVER).pid is None
     assert await check(schema) == CheckResult()
     first = pid()
     assert await check(schema, {"b": 1}) == CheckResult()
@@ -110,9 +112,8 @@ async def test_checking_is_limited_and_then_refused(schema: Json, value: object)
     """What takes years once will take years again."""
     answer = await check(schema, value)
     assert answer.failure.startswith("checking a value against it took more than")
-    assert schema_checker().pid is None
     assert await check(schema, "a") == answer
-    assert schema_checker().pid is None, "nothing was started for it"
+    assert schema_checker(SERVER).pid is None, "nothing was started for it"
 
 
 async def test_another_schema_that_used_up_the_memory_is_not_blamed() -> None:
@@ -180,6 +181,23 @@ async def test_waiting_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+async def test_slow_checks_of_one_server_do_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await check({}, 1, "calm") == CheckResult()
+    monkeypatch.setattr(module, "_SLOW_SECONDS", 0.0)
+    await check({}, 1, "slow")
+    monkeypatch.setattr(module, "_SLOW_SECONDS", 60.0)
+    assert await check({}, 1, "slow") == CheckResult()
+    process = schema_checker("slow").pid
+    assert process is not None
+    assert process != schema_checker("calm").pid
+    os.kill(process, signal.SIGSTOP)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check, {}, 1, "slow")
+        await trio.testing.wait_all_tasks_blocked()
+        assert await check({}, 1, "calm") == CheckResult()
+        os.kill(process, signal.SIGCONT)
+
+
 async def test_cancelled_check_leaves_the_process_usable() -> None:
     assert await check({}) == CheckResult()
     first = pid()
@@ -196,7 +214,7 @@ async def test_idle_process_is_ended_and_reaped(monkeypatch: pytest.MonkeyPatch)
     """And started again for the next check."""
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.01)
     assert await check({}, 1) == CheckResult()
-    checker = schema_checker()
+    checker = schema_checker(SERVER)
     await trio.to_thread.run_sync(wait_until, lambda: checker.pid is None)
     assert await check({}, 1) == CheckResult()
 

@@ -39,12 +39,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def check_arguments(tool: bytes, arguments: bytes | Raw) -> Findings:
     schema, _ = read_schemas(tool)
-    return OK if schema is None else await schema.check(arguments)
+    return OK if schema is None else await schema.check("s", arguments)
 
 
 async def check_result(tool: bytes, result: bytes | Raw) -> Findings:
     _, schema = read_schemas(tool)
-    return OK if schema is None else await _check_structured(schema, result)
+    return OK if schema is None else await _check_structured("s", schema, result)
 
 
 def encode(value: object) -> bytes:

@@ -35,7 +35,7 @@ async def test_calls_without_the_schema_library_are_not_validated_and_warn(
     )
     schema, _ = read_schemas(b'{"name":"it","inputSchema":{"type":"object","required":["a"]}}')
     assert schema is not None
-    findings = await schema.check(b"{}")
+    findings = await schema.check("s", b"{}")
     assert findings.problems == ()
     assert findings.note.startswith("the arguments were not checked against the tool's inputSchema: ")
 

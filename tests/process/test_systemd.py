@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,6 +53,13 @@ def test_line_break_in_a_status_becomes_a_space(manager: socket.socket, text: st
     """The status line may contain a name chosen by a server."""
     systemd.notify(STATUS=text)
     assert b"\n" not in manager.recv(4096)
+
+
+def test_notifying_needs_no_new_descriptor(manager: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog ended a daemon that had no descriptor left."""
+    assert systemd.notify(WATCHDOG=1)
+    monkeypatch.setattr(socket, "socket", Mock(side_effect=OSError(24, "Too many open files")))
+    assert systemd.notify(WATCHDOG=1)
 
 
 def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 import trio
 
-from mcpd.transports.http_client.bodies import complete_body
-from mcpd.transports.http_client.client_factory import MAX_COOKIES, HttpClient, open_client
+from mcpd.transports.http_client.bodies import complete_body, read
+from mcpd.transports.http_client.client_factory import MAX_COOKIES, HttpClient, make_cookie_jar, open_client
 from tests.fakes.http import FakeHttp, Request, fake_http
+from tests.stopwatch import within
 
 BOUND = 30
 
@@ -151,6 +156,36 @@ async def test_number_of_cookies_is_limited() -> None:
         sent = await get(client, server)
         assert sent.count(b"=") == MAX_COOKIES
         assert b"first=%d" % (count - 2) in sent
+
+
+def test_cookies_of_one_response_are_limited() -> None:
+    """900 cookies took 0.3 s of each response."""
+    jar = make_cookie_jar()
+    fields = [("set-cookie", f"c{n}=1; Path=/a/{n}") for n in range(900)]
+    response = httpx.Response(200, headers=fields, request=httpx.Request("GET", "http://127.0.0.1/"))
+    began = time.thread_time()
+    cookies = httpx.Client(cookies=jar).cookies
+    cookies.extract_cookies(response)
+    assert within(time.thread_time() - began, 0.03)
+    assert len(cookies.jar) == MAX_COOKIES
+
+
+@pytest.mark.usefixtures("engine")
+async def test_body_in_tiny_chunks_takes_little_memory() -> None:
+    """8 MB in chunks of two bytes took 573 MB."""
+
+    class Chunks(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _ in range(100_000):
+                yield bytes([65, 66])
+
+    tracemalloc.start()
+    try:
+        body = await read(httpx.Response(200, stream=Chunks()), 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 2 * (1 << 20)
+    finally:
+        tracemalloc.stop()
+    assert body == b"AB" * 100_000
 
 
 @pytest.mark.usefixtures("engine")

@@ -7,18 +7,21 @@ https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import threading
 import time
 from typing import NamedTuple
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from requests.adapters import HTTPAdapter
 
 from mcpd import __version__
 from mcpd.model.events import FAILURES, CallOutcome, CallRecord
@@ -27,6 +30,7 @@ _TIMEOUT = 5.0
 """Seconds for one export; the exporter retries within this time, and then drops the batch."""
 LOG_INTERVAL = 600.0
 """Seconds between two log messages of the exporter."""
+MAX_ANSWER = 64 * 1024
 _FLUSH_TIMEOUT = 1.0
 """Seconds for the last export when the exporter is closed."""
 _NETWORK = {"http": "tcp", "socket": "unix", "bridge": "unix", "control": "unix"}
@@ -68,6 +72,24 @@ class Rarely(logging.Filter):
 logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").addFilter(Rarely())
 
 
+class ShortAnswers(HTTPAdapter):
+    """Reads at most MAX_ANSWER bytes of what the collector answers."""
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: float | tuple[float | None, float | None] | None = None,
+        verify: bool | str = True,
+        cert: str | tuple[str, str] | None = None,
+        proxies: dict[str, str] | None = None,
+    ) -> requests.Response:
+        response = super().send(request, True, timeout, verify, cert, proxies)
+        with response.raw as answer:
+            response.raw = io.BytesIO(answer.read(MAX_ANSWER))
+        return response
+
+
 class CallSpanExporter:
     """Queues spans; a thread of the SDK sends them. If the endpoint is slow or down, spans are dropped.
 
@@ -80,7 +102,11 @@ class CallSpanExporter:
         attributes = {SERVICE_VERSION: __version__}
         if not named and not os.environ.get("OTEL_SERVICE_NAME"):
             attributes[SERVICE_NAME] = "mcpd"
-        self._exporter = OTLPSpanExporter(endpoint.rstrip("/") + "/v1/traces", timeout=_TIMEOUT)
+        session = requests.Session()
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, ShortAnswers())
+        url = endpoint.rstrip("/") + "/v1/traces"
+        self._exporter = OTLPSpanExporter(url, timeout=_TIMEOUT, session=session)
         self._provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("mcpd", __version__)

@@ -54,12 +54,12 @@ class ToolSchema(msgspec.Struct, frozen=True, eq=False):
     obstacle: str = ""
     """Why it cannot be used; empty if it can be."""
 
-    async def check(self, value: Raw | bytes) -> Findings:
+    async def check(self, server: str, value: Raw | bytes) -> Findings:
         if self.obstacle:
             return self._not_checked(self.obstacle)
         if len(value) > MAX_CHECKED:
             return self._not_checked(f"over {MAX_CHECKED} bytes")
-        answer = await schema_checker().check(self.digest, bytes(self.source), bytes(value))
+        answer = await schema_checker(server).check(server, self.digest, bytes(self.source), bytes(value))
         if answer.failure:
             return self._not_checked(shorten(answer.failure))
         return Findings(
@@ -134,9 +134,9 @@ class ValidationStage(Stage):
         return None if schema is None else partial(self._check_arguments, call, schema)
 
     async def _check_arguments(self, call: Call, schema: ToolSchema) -> None:
-        findings = await schema.check(wire.members(call.params).get("arguments", Raw(b"{}")))
+        name = call.server.spec.name
+        findings = await schema.check(name, wire.members(call.params).get("arguments", Raw(b"{}")))
         if findings.problems:
-            name = call.server.spec.name
             raise SchemaViolation(
                 f"{call.tool}@{name} was not called: its arguments violate the tool's schema: "
                 + "; ".join(map(str, findings.problems)),
@@ -152,7 +152,7 @@ class ValidationStage(Stage):
 
     async def _check_result(self, call: Call, schema: ToolSchema, result: Raw | bytes) -> Raw | bytes:
         """For the control API, problems become notes of the call; for an MCP client, a failed result."""
-        findings = await _check_structured(schema, result)
+        findings = await _check_structured(call.server.spec.name, schema, result)
         violations = [f"the result violates the tool's outputSchema: {each}" for each in findings.problems]
         if self.is_control:
             add_notes(call, *([findings.note] if findings.note else []), *violations)
@@ -165,13 +165,13 @@ def add_notes(call: Call, *notes: str) -> None:
     call.slots[NOTES] = (*(call.slots.get(NOTES) or ()), *notes)
 
 
-async def _check_structured(schema: ToolSchema, result: Raw | bytes) -> Findings:
+async def _check_structured(server: str, schema: ToolSchema, result: Raw | bytes) -> Findings:
     if len(result) > MAX_CHECKED:
-        return await schema.check(result)
+        return await schema.check(server, result)
     members = wire.members_or_empty(result)
     if bytes(members.get("isError", b"")) == b"true":
         return Findings()  # it need not match the schema
-    return await schema.check(members.get("structuredContent", b"null"))
+    return await schema.check(server, members.get("structuredContent", b"null"))
 
 
 def _as_failed(result: Raw | bytes, violations: Sequence[str]) -> bytes:

@@ -60,18 +60,18 @@ async def read(response: httpx.Response, limit: int) -> bytes:
 
     Raises as `feed_body`, and TooMuchStructure.
     """
-    parts: list[bytes] = []
+    body = bytearray()  # a chunk may have one byte, and an object for each would take 40 times as much
     counter = StructureCounter(limit)
 
     def take(part: bytes) -> None:
-        parts.append(part)
+        body.extend(part)
         counter.feed(part)
 
     try:
         await feed_body(response, take, limit)
     finally:
         await close(response)
-    return b"".join(parts)
+    return bytes(body)
 
 
 async def read_short(response: httpx.Response) -> bytes:
