@@ -324,8 +324,10 @@ def write(path: Path, servers: dict[str, Json]) -> None:
 
 
 def make_project(home: Path) -> None:
-    """Create a git repository with an uncommitted change."""
+    """Create a git repository with an uncommitted change, if there is none yet."""
     project = home / "project"
+    if project.exists():
+        return
     project.mkdir()
     (project / "notes.txt").write_text("Buy milk.\n")
     if shutil.which("git"):

@@ -1,14 +1,14 @@
 """Which connection a client's calls use, if a server speaks both eras (see `supervision.legacy_companion`).
 
-A client of the legacy era that can be asked something uses the server's companion, which is opened for its
-first call and closed a while after the last such client has left. All other clients use the server's own
+A client of the legacy era that can be asked something uses the server's companion, which is opened when such
+a client comes, and closed hours after the last one has left. All other clients use the server's own
 connection. So each client gets what it would get if it connected directly.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -18,14 +18,16 @@ from mcpd.calls.call import INTERACTIVE_METHODS, Call, Spawn
 from mcpd.calls.client_context import ClientContext
 from mcpd.io.linger import Linger
 from mcpd.model.errors import NotReady, Overloaded
+from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.legacy_companion import LegacyCompanion, may_have_companion
 from mcpd.supervision.managed_server import ManagedServer
 
-LINGER_SECONDS = 60.0
-"""Seconds that a companion stays open without a client, since windows are closed and reopened."""
+LINGER_SECONDS = 12 * 3600.0
+"""Seconds that a companion stays open without a client: a server takes seconds to start, and people come back
+on the same day."""
 _UNUSED = "its last client left"
 _FAILED = (ServerState.FAILED, ServerState.NEEDS_AUTH)
 
@@ -76,6 +78,12 @@ class LegacyCompanions:
             if context.log_level:
                 companion.interests.set_log_level(client, context.log_level)
         return companion
+
+    def open_for(self, client: object, context: ClientContext, servers: Iterable[ManagedServer]) -> None:
+        """Start the second processes that a client will need, so that its first call does not wait."""
+        for server in servers if context.prefers_legacy else ():
+            if isinstance(server.spec, StdioSpec) and server.upstream is not None:
+                self.choose(client, context, server)
 
     async def wait_connected(
         self, client: object, context: ClientContext, server: ManagedServer, *, may_open: bool = True

@@ -103,7 +103,9 @@ class CallEngine:
                 return
             params = own
         elif context.prefers_legacy:
-            server = self.connections.choose(caller, context, server, request.method)
+            second = self.connections.choose(caller, context, server, request.method)
+            if second.upstream is not None or not self._asks_nothing(caller, server, request.method, target):
+                server = second
         route = self.routes.find(caller.scope, server, request.method, target.tool, params)
         call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
         call.arrived_at = _batch.now if _batch.depth else trio.current_time()
@@ -127,6 +129,13 @@ class CallEngine:
             if not isinstance(error, McpdError) or not self._send_after_failure(call, error):
                 self._refuse(call, error)
                 raise
+
+    def _asks_nothing(self, caller: Caller, server: ManagedServer, method: str, target: Target) -> bool:
+        """Return whether a call need not wait for the server's second process: a tool that only reads hardly
+        asks anything, and any process gives the same answer."""
+        if server.upstream is None or method != "tools/call":
+            return False
+        return self.routes.find(caller.scope, server, method, target.tool, target.params).is_read_only
 
     def _refuse(self, call: Call, error: Exception) -> None:
         """End a call that could not be started. Its caller responds."""
@@ -213,6 +222,8 @@ class CallEngine:
         known = call.caller.binding
         if known is None or known.upstream is not upstream or known.context is not call.context:
             known = call.caller.binding = make_binding(call.caller, call.context, upstream)
+            if call.context.modern:
+                call.server.note_modern_client()
         call.binding = known
         call.meta = known.meta
         return known

@@ -275,6 +275,9 @@ class Gateway:
         if state is ServerState.CONNECTED:
             self._sync_interests(server.spec.name)
             self._prepare_decisions([server])
+            for session in self.sessions:
+                if session.is_initialized and session.view.covers(server):
+                    self.calls.connections.companions.open_for(session, session.context, [server])
 
     def _announce_approval(self, server: str, message: str) -> None:
         event = Event(

@@ -47,6 +47,8 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
         session.respond(request, msgspec.json.encode(body))
         session.is_initialized = True
         session.prepare_decisions()
+        companions = session.gateway.calls.connections.companions
+        companions.open_for(session, session.context, session.view.servers())
 
     session.when_catalog_known(request, respond)
 

@@ -124,6 +124,11 @@ async def open_remote(
 _LEGACY_OVER_SSE = "legacy+sse"
 """Stored for a server that was found to speak HTTP+SSE."""
 _UNKNOWN = "auto"
+_LEGACY_FIRST = "legacy-first"
+"""Stored for a local server that speaks both eras if only clients of the legacy one have used it: a single
+process serves them all."""
+_BOTH = "both"
+"""Stored for a server that clients of the modern era have used: it is modern for them."""
 _START_SLOT_TIMEOUT = 2.0
 """Seconds after which a starting server gives up its start slot: it is downloading or hanging."""
 
@@ -140,6 +145,9 @@ class ConnectStrategy:
         self.spec = spec
         self._store = store
         self._fingerprint = fingerprint
+        self._legacy_first = self._remembered_era == _LEGACY_FIRST
+        """Whether to use the legacy era of a server of both. It stays so until the daemon ends: another
+        process for the same clients would know nothing of what they did."""
         self._presumed_legacy = False
         self._answered_probe_late = False
         """Whether the server turned out to be modern after it had been initialized as legacy."""
@@ -160,6 +168,8 @@ class ConnectStrategy:
     def _era_hint(self) -> Hint:
         if self.spec.era != "auto":
             return self.spec.era
+        if self._legacy_first:
+            return "legacy-first"
         legacy = self._presumed_legacy or self.kind == "sse" or self._remembered_era == "legacy"
         return "legacy" if legacy else "auto"
 
@@ -183,9 +193,19 @@ class ConnectStrategy:
         """
         return (
             max(times.probe, times.connect * _PROBE_SHARE)
-            if self._remembered_era == "modern"
+            if self._remembered_era in ("modern", _BOTH)
             else times.probe
         )
+
+    def note_legacy_works(self) -> None:
+        """Use the legacy era from the next start of the daemon on, unless modern clients use the server."""
+        if self._remembered_era == "modern" and isinstance(self.spec, StdioSpec):
+            self._store.set_era(self._fingerprint, _LEGACY_FIRST)
+
+    def note_modern_client(self) -> None:
+        """A client of the modern era uses the server."""
+        if self._remembered_era in ("modern", _LEGACY_FIRST):
+            self._store.set_era(self._fingerprint, _BOTH)
 
     def learn_modern(self) -> None:
         """Store that a server that was taken for legacy has answered the probe after all."""
@@ -205,6 +225,9 @@ class ConnectStrategy:
     def record_success(self, upstream: Upstream) -> None:
         """Store the era and transport of a server that is connected."""
         era = "modern" if self._answered_probe_late else upstream.era
+        remembered = self._remembered_era
+        if remembered == _BOTH or (remembered == _LEGACY_FIRST and era == "legacy"):
+            era = remembered
         self._store.set_era(self._fingerprint, _LEGACY_OVER_SSE if self.kind == "sse" else era)
         self._not_streamable = None
 
@@ -214,9 +237,9 @@ class ConnectStrategy:
         Call it once for each failure: it selects the other way.
         """
         found = list(leaf_exceptions(error))
-        if (
-            any(isinstance(leaf, ServerDiedDuringProbe) for leaf in found)
-            and self._remembered_era != "modern"
+        if any(isinstance(leaf, ServerDiedDuringProbe) for leaf in found) and self._remembered_era not in (
+            "modern",
+            _BOTH,
         ):
             self._presumed_legacy = True
             return "restarting it: it exited at the first message from mcpd"

@@ -59,6 +59,7 @@ class LegacyCompanion(ManagedServer):
             self._tracker.notify()
             await trio.sleep_forever()  # until it is closed
         await super()._become_ready(upstream)
+        self.original.note_legacy_works()
         theirs = self.original.catalog or Catalog()
         for feature in FEATURES:
             if self.catalog is not None and self.catalog.names(feature) != theirs.names(feature):

@@ -233,6 +233,14 @@ class ManagedServer:
         if self.companion is not None:
             self.companion.update_spec(spec)
 
+    def note_legacy_works(self) -> None:
+        """See `ConnectStrategy.note_legacy_works`."""
+        self._strategy.note_legacy_works()
+
+    def note_modern_client(self) -> None:
+        """See `ConnectStrategy.note_modern_client`."""
+        self._strategy.note_modern_client()
+
     def _apply_debug(self) -> None:
         self.trace.debug = self.spec.debug or self._context.debug
         self.taps.set_debug_sink(self.trace.log_frame if self.trace.debug else None)

@@ -10,21 +10,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
+from mcpd.calls import connections
 from mcpd.calls.client_context import ClientContext, make_client_context
-from mcpd.calls.connections import LINGER_SECONDS, LegacyCompanions
+from mcpd.calls.connections import LegacyCompanions
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import RestartPolicy, StdioSpec
 from mcpd.model.status import ServerState
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from tests.supervision.peer import Life, Script, scripted, surroundings
 
+LINGER_SECONDS = 60.0
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ASKABLE = make_client_context(LEGACY, {"elicitation": {}}, log_level="warning")
 DUAL = Life(dual=True)
@@ -71,9 +75,12 @@ class World:
 
 
 @asynccontextmanager
-async def living(home: Path, *lives: Life | Exception, spec: StdioSpec = SPEC) -> AsyncIterator[World]:
+async def living(
+    home: Path, *lives: Life | Exception, spec: StdioSpec = SPEC, store: StateFile | None = None
+) -> AsyncIterator[World]:
     events: list[Event] = []
-    supervisor = Supervisor(surroundings(home, events.append))
+    context = surroundings(home, events.append)
+    supervisor = Supervisor(context if store is None else msgspec.structs.replace(context, store=store))
     script = Script(list(lives) or [DUAL])
     with scripted({"it": script}):
         async with trio.open_nursery() as nursery:
@@ -190,10 +197,36 @@ async def test_failed_handshake_is_remembered_for_the_process(
         assert isinstance(await world.use("later"), LegacyCompanion)
 
 
-async def test_second_connection_ends_a_while_after_its_last_client(
-    autojump_clock: MockClock, tmp_path: Path
+@pytest.mark.parametrize("modern_client", [False, True])
+async def test_next_daemon_starts_one_process_if_all_clients_are_legacy(
+    autojump_clock: MockClock, tmp_path: Path, modern_client: bool
+) -> None:
+    """The legacy process serves them all. A modern client gets what it would get directly, from then on."""
+    store = StateFile(tmp_path / "state", tmp_path / "cache")
+    async with living(tmp_path, store=store) as world:
+        await world.server.wait_settled()
+        world.companions.open_for("client", ASKABLE, [world.server])
+        assert world.server.companion is not None, "no call is needed"
+        await world.companion()
+        if modern_client:
+            world.server.note_modern_client()
+    async with living(tmp_path, store=store) as world:
+        used = await world.use("client")
+        assert used.upstream is not None
+        assert (used is world.server, used.upstream.era) == (not modern_client, "legacy")
+        assert len(world.script.starts) == 1 + modern_client
+        world.server.note_modern_client()
+        world.server.reconnect()
+        assert await world.use("client") is used, "what the process knows is kept while the daemon runs"
+    async with living(tmp_path, store=store) as world:
+        assert await world.use("client") is not world.server
+
+
+async def test_second_connection_ends_hours_after_its_last_client(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless another has come meanwhile."""
+    monkeypatch.setattr(connections, "LINGER_SECONDS", LINGER_SECONDS)  # hours of health checks take long
     async with living(tmp_path) as world:
         companion = await world.companion("one")
         await world.companion("two")

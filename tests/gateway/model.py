@@ -148,6 +148,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         interests=NotificationInterests(),
         elicitation_history=ElicitationHistory(),
         log=SimpleNamespace(add_line=lambda line: None),
+        note_modern_client=lambda: None,
         explain_state=lambda: f"{name} is not connected yet: connecting",
     )
 
