@@ -40,7 +40,14 @@ from mcpd.model.login import (
     LogoutParams,
     LogoutResult,
 )
-from mcpd.model.server_spec import LoginStorage, RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
+from mcpd.model.server_spec import (
+    LoginStorage,
+    OAuthSettings,
+    RemoteSpec,
+    SecretReference,
+    ServerSpec,
+    UnavailableSecret,
+)
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 from mcpd.privacy.redact import Redactor
@@ -207,9 +214,17 @@ class LoginService:
                 self._environ,
                 partial(self._redactor.add_tokens, of=f"server {spec.name}"),
                 spec.ca_file,
+                renew_settings=partial(self._renew_settings, spec),
             )
         found = self._users.credentials[spec.name] = await self._credentials_of(spec)
         return found
+
+    async def _renew_settings(self, spec: RemoteSpec) -> OAuthSettings:
+        """Return the settings of a server with the secrets of now. Raises LoginFailed."""
+        servers = self._users.servers([spec.name])
+        definition = servers[0].spec if servers else spec
+        assert isinstance(definition, RemoteSpec)
+        return (await self._resolve_secrets(definition)).oauth
 
     def known_credentials(self, name: str) -> Credentials | None:
         """Return the credentials of a server if they have been loaded."""

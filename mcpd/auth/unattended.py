@@ -6,7 +6,7 @@ When the server refuses the current token, mcpd obtains a new one. Nothing is st
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import trio
 
@@ -35,7 +35,7 @@ from mcpd.auth.oauth.tokens import (
     jwt_bearer,
     token_request,
 )
-from mcpd.model.errors import LinkLost
+from mcpd.model.errors import LinkLost, LoginFailed
 from mcpd.model.server_spec import OAuthSettings
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
@@ -59,7 +59,9 @@ class UnattendedCredentials:
         mask: Mask,
         ca_file: str | None = None,
         now: Callable[[], float] = time.time,
+        renew_settings: Callable[[], Awaitable[OAuthSettings]] | None = None,
     ) -> None:
+        """`renew_settings` returns the settings with the secrets of now, and raises LoginFailed."""
         self.name = name
         self._url = url
         self._settings = settings
@@ -67,6 +69,8 @@ class UnattendedCredentials:
         self._mask = mask
         self._ca_file = ca_file
         self._now = now
+        self._renew_settings = renew_settings
+        self._is_first = True
         self._lock = trio.Lock()
         self._found: Discovery | None = None
         self._tokens: TokenSet | None = None
@@ -130,7 +134,13 @@ class UnattendedCredentials:
             self._signature = Signature("Bearer", tokens.access_token, used + 1)
 
     async def _request(self, challenge: Challenge | None) -> TokenSet:
-        """Raises LoginError."""
+        """Raises LoginError. Each request after the first looks up the secrets again: assertions expire."""
+        if self._renew_settings is not None and not self._is_first:
+            try:
+                self._settings = await self._renew_settings()
+            except LoginFailed as error:
+                raise LoginError("definition", error.message) from None
+        self._is_first = False
         fetch = GuardedFetch(self._url, self._environ, self._ca_file)
         if self._found is None or challenge is not None:
             self._found = await discover(fetch, self._settings, challenge)

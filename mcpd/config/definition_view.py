@@ -30,6 +30,12 @@ def url(definition: Mapping[str, object]) -> str:
     return str(fields.get("url") or "")
 
 
+def oauth_without_person(definition: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the settings of a grant that needs no person; empty if there are none."""
+    oauth = _mapping(_canonical(definition).get("oauth"))
+    return oauth if oauth.get("grant", "code") != "code" else {}
+
+
 def forbids_login(definition: Mapping[str, object]) -> bool:
     """Return whether the definition forbids a login with OAuth."""
     return _canonical(definition).get("oauth") is False

@@ -234,32 +234,40 @@ def _output_step(server: Members, failure: Members, again: str) -> str:
 def needs_login(definition: Members) -> bool:
     """Return whether a server that wants credentials needs a login, and no change of its definition or of a
     secret in it."""
-    return not _credentials_step(definition)
+    return not _credentials_step(definition, "")
 
 
 def _after_refusal(detail: Members) -> str:
     """Return the step for a server that wants credentials, or rejected those in its definition."""
-    if step := _credentials_step(detail.get("definition", {})):
-        return step
     name = detail["server"]["name"]
+    if step := _credentials_step(detail.get("definition", {}), name):
+        return step
     return f"mcpctl login {name}   (or add an `Authorization` header under `headers`: mcpctl edit)"
 
 
-def _credentials_step(definition: Members) -> str:
+def _credentials_step(definition: Members, name: str) -> str:
     """Return the step for a server that refused the credentials in its definition, or must have some there;
     empty if it needs a login."""
     import re
 
     from mcpd.config import definition_view
 
-    headers = definition_view.headers(definition)
-    credentials = " ".join([*map(str, headers.values()), definition_view.url(definition)])
+    headers, unattended = (
+        definition_view.headers(definition),
+        definition_view.oauth_without_person(definition),
+    )
+    values = (*headers.values(), definition_view.url(definition), *unattended.values())
+    credentials = " ".join(map(str, values))
     if secrets := re.findall(r"\$\{secret:([A-Za-z_]\w*)", credentials):
         return f"mcpctl secret set {secrets[0]}   (the server rejected the stored value)"
+    if sources := re.findall(r"\$\{((?:file|cmd|credential):[^}]*)\}", credentials):
+        return f"mcpctl reconnect {name}   (when ${{{sources[0]}}} has another value: this one was rejected)"
     if variables := re.findall(r"\$\{(?:env:)?([A-Za-z_]\w*)\}", credentials):
         return f"mcpctl edit   (the server rejected ${{{variables[0]}}}; a secret can be changed more easily)"
     if any(key.lower() == "authorization" for key in headers):
         return "mcpctl edit   (the server rejected the `Authorization` header under `headers`)"
+    if unattended:
+        return "mcpctl edit   (fix `oauth`: the authorization server rejected it)"
     if definition_view.forbids_login(definition):
         return "mcpctl edit   (remove `oauth`, or add an `Authorization` header under `headers`)"
     return ""

@@ -38,7 +38,7 @@ from mcpd.transports.stdio import open_stdio
 
 if TYPE_CHECKING:
     from mcpd.transports.credentials import Credentials
-    from mcpd.transports.http_client.client_factory import OnResponse
+    from mcpd.transports.http_client.client_factory import OnResponse, RenewHeaders
     from mcpd.transports.legacy_http_sse import SseChannel
     from mcpd.transports.streamable_http import HttpChannel
     from mcpd.transports.websocket import WebSocketChannel
@@ -75,15 +75,19 @@ async def open_transport(
     context: SupervisorContext,
     stderr: Callable[[bytes], None],
     on_response: OnResponse,
+    renew_headers: RenewHeaders | None = None,
 ) -> AsyncIterator[OpenTransport]:
     """Start the process of `launch`, or open a channel of `kind` to the URL of a remote server.
 
-    `on_response` is called for each HTTP request of the channel. Raises as `open_stdio` and `open_remote` do.
+    `on_response` is called for each HTTP request of the channel. `renew_headers`: see `open_client`. Raises
+    as `open_stdio` and `open_remote` do.
     """
     if isinstance(spec, RemoteSpec):
         find = context.credentials_for
         credentials = await find(spec) if find is not None and spec.may_log_in else None
-        async with open_remote(spec, kind, context.environ, on_response, credentials) as remote:
+        async with open_remote(
+            spec, kind, context.environ, on_response, credentials, renew_headers
+        ) as remote:
             yield remote
         return
     assert isinstance(spec, StdioSpec)
@@ -99,6 +103,7 @@ async def open_remote(
     environ: Mapping[str, str],
     on_response: OnResponse | None = None,
     credentials: Credentials | None = None,
+    renew_headers: RenewHeaders | None = None,
 ) -> AsyncIterator[OpenTransport]:
     """Open a channel of `kind` to `spec.url`. Raises CannotStart.
 
@@ -108,11 +113,11 @@ async def open_remote(
     if kind == "http":
         from mcpd.transports.streamable_http import open_http
 
-        opening = open_http(spec, environ, on_response, credentials)
+        opening = open_http(spec, environ, on_response, credentials, renew_headers)
     elif kind == "sse":
         from mcpd.transports.legacy_http_sse import open_http_sse
 
-        opening = open_http_sse(spec, environ, on_response, credentials)
+        opening = open_http_sse(spec, environ, on_response, credentials, renew_headers)
     else:
         from mcpd.transports.websocket import open_websocket
 
@@ -314,8 +319,11 @@ class Attempt(msgspec.Struct, eq=False):
         if self.package_runner is not None and evidence.returncode is not None:
             message = f"{self.package_runner.failure_message} ({failure.message})"
             failure = attrs.evolve(failure, message=message)
-        if self.ready_at is not None and failure.kind is FailureKind.HTTP and verdict is NextTry.WAIT:
-            verdict = NextTry.RETRY  # it has worked: the next attempt finds out whether it can again
+        is_refused = verdict is NextTry.LOGIN and strategy.spec.unresolved is not None
+        is_http_error = verdict is NextTry.WAIT and failure.kind is FailureKind.HTTP
+        if self.ready_at is not None and (is_http_error or is_refused):
+            # It has worked: the next attempt finds out whether it can again, perhaps with other secrets.
+            verdict = NextTry.RETRY
         return failure, verdict
 
 

@@ -399,7 +399,7 @@ class ManagedServer:
         """
         if not self.is_closed:
             self.request_start()
-            if self._tracker.may_retry_early:
+            if self._tracker.may_retry_early(has_secrets=self.spec.unresolved is not None):
                 self._wake_event.set()  # ends the backoff pause; the attempt counts like any other
         while self.upstream is None:
             if self.is_closed or (self._tracker.not_retrying_soon and not self._wake_event.is_set()):
@@ -520,7 +520,15 @@ class ManagedServer:
             self._last_spawn = trio.current_time()
             self.log.start_run()
             opening = open_transport(
-                spec, self.launch, self._strategy.kind, context, self.log.feed, self.trace.log_http_request
+                spec,
+                self.launch,
+                self._strategy.kind,
+                context,
+                self.log.feed,
+                self.trace.log_http_request,
+                partial(context.secrets.renew_headers, self.spec, self.used_secrets)
+                if self.used_secrets
+                else None,
             )
             try:
                 async with opening as connection:

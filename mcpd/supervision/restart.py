@@ -7,7 +7,8 @@
                                                         `cap`; a random half of it is left out
     RETRY, `intensity` ends in 600 s       FAILED       crash loop: about every 300 s
     WAIT   (would fail in the same way)    FAILED       when the definition changes or a user reconnects
-    LOGIN  (credentials are missing)       NEEDS_AUTH   when the definition changes or a user reconnects
+    LOGIN  (credentials are missing)       NEEDS_AUTH   when the definition changes or a user reconnects; if
+                                                        it refers to secrets, also with the next call
 
 A `Retry-After` of the server extends the delay. A connection that was stable for a minute, or that answered
 a call ten seconds after it was ready, resets the count (`was_stable`), as does every user request. A call to

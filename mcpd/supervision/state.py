@@ -147,11 +147,13 @@ class StateTracker:
             return self.retry_due - trio.current_time() > _RETRY_SOON
         return True
 
-    @property
-    def may_retry_early(self) -> bool:
-        """Whether a call may trigger the next attempt instead of waiting for the scheduled one."""
+    def may_retry_early(self, *, has_secrets: bool) -> bool:
+        """Return whether a call may trigger the next attempt instead of waiting for the scheduled one.
+
+        `has_secrets`: what a server has refused may have been replaced meanwhile.
+        """
         return (
-            self.state is ServerState.FAILED
+            (self.state is ServerState.FAILED or (has_secrets and self.state is ServerState.NEEDS_AUTH))
             and self.not_retrying_soon
             and trio.current_time() >= self._early_retry_from
         )

@@ -23,7 +23,7 @@ from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
-from mcpd.transports.http_client.client_factory import OnResponse, open_client
+from mcpd.transports.http_client.client_factory import OnResponse, RenewHeaders, open_client
 from mcpd.transports.http_client.connection import Abort, describe_error, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
 from mcpd.transports.mcp_http_responses import (
@@ -455,13 +455,16 @@ async def open_http(
     environ: Mapping[str, str],
     watch: OnResponse | None = None,
     credentials: Credentials | None = None,
+    renew_headers: RenewHeaders | None = None,
 ) -> AsyncIterator[HttpChannel]:
     """Open a channel to the server at `spec.url` without sending anything. The caller runs it.
 
     Leaving the block fails pending requests, ends the session and closes the connections. Raises
     CannotStart for an unusable URL, proxy or CA file.
     """
-    async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch, credentials) as client:
+    async with open_client(
+        spec.url, spec.headers, environ, spec.ca_file, watch, credentials, renew_headers=renew_headers
+    ) as client:
         channel = HttpChannel(spec, HttpEndpoint(spec.name, client, spec.url))
         try:
             yield channel

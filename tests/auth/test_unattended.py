@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 
+import attrs
 import httpx
 import pytest
 import trio
@@ -20,12 +22,23 @@ SECRET = OAuthSettings(grant="client_credentials", client_id="c", client_secret=
 class World:
     """Credentials for the fake server, with a clock of the test."""
 
-    def __init__(self, server: AuthorizationServer, settings: OAuthSettings = SECRET) -> None:
+    def __init__(
+        self,
+        server: AuthorizationServer,
+        settings: OAuthSettings = SECRET,
+        renew: Callable[[], Awaitable[OAuthSettings]] | None = None,
+    ) -> None:
         self.server = server
         self.now = 1_800_000_000.0
         self.masked: list[str] = []
         self.credentials = UnattendedCredentials(
-            "it", server.url, settings, {}, self.masked.extend, now=lambda: self.now
+            "it",
+            server.url,
+            settings,
+            {},
+            self.masked.extend,
+            now=lambda: self.now,
+            renew_settings=renew,
         )
 
     async def refuse(self, signature: Signature = UNSIGNED, repeats: int = 0, status: int = 401) -> bool:
@@ -108,14 +121,24 @@ async def test_a_server_that_is_down_is_no_refusal() -> None:
 
 
 async def test_the_assertion_of_a_workload_identifies_the_client() -> None:
+    """It is looked up again for the next token, because a platform writes a new one every hour."""
+    settings = OAuthSettings(grant="workload", assertion="jwt")
+
+    async def renew() -> OAuthSettings:
+        return attrs.evolve(settings, assertion="newer")
+
     async with authorization_server() as server:
-        tokens = {"access_token": "t-secret", "token_type": "Bearer"}
+        tokens = {"access_token": "t-secret", "token_type": "Bearer", "expires_in": 3600}
         server.answers["/token"] = (200, json.dumps(tokens).encode())
-        assert await World(server, OAuthSettings(grant="workload", assertion="jwt")).refuse()
-        body = server.asked("/token")[0].body.decode()
+        world = World(server, settings, renew)
+        assert await world.refuse()
+        world.now += 3600
+        await world.credentials.sign_when_ready("POST", server.url)
+        body, newer = (each.body.decode() for each in server.asked("/token"))
         assert "jwt-bearer" in body
         assert "assertion=jwt" in body
         assert "client_id" not in body
+        assert "assertion=newer" in newer
 
 
 async def test_an_id_token_is_exchanged_for_an_assertion() -> None:

@@ -66,6 +66,13 @@ TABLE: list[tuple[ServerDetail, str]] = [
         "mcpctl secret set GH   (the server rejected",
     ),
     (refused(url="https://example.com/mcp?key=${secret:KEY}"), "mcpctl secret set KEY "),
+    (refused(headers={"X-Key": "${file:/k}"}), "mcpctl reconnect it   (when ${file:/k} has another value"),
+    (
+        refused(oauth={"grant": "workload", "assertion": "${cmd:print-jwt}"}),
+        "mcpctl reconnect it   (when ${cmd:print-jwt} has",
+    ),
+    (refused(oauth={"grant": "client_credentials"}), "mcpctl edit   (fix `oauth`"),
+    (refused(oauth={"clientSecret": "${secret:S}"}), "mcpctl login it "),
     (refused(headers={"X-Key": "${KEY}"}), "mcpctl edit   (the server rejected ${KEY}"),
     (refused(headers={"authorization": "***"}), "mcpctl edit   (the server rejected the `Authorization`"),
     (how("failed", {"kind": "spawn", "message": "its directory /x does not exist"}), "mcpctl edit "),

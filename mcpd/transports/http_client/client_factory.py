@@ -10,19 +10,21 @@ import base64
 import functools
 import ipaddress
 import logging
+import math
 import os
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from email.message import Message
 from http.cookiejar import Cookie, CookieJar, DefaultCookiePolicy
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import httpx
+import trio
 
 from mcpd.files.regular import read_regular_file
 from mcpd.model.text import shorten
@@ -58,6 +60,11 @@ _CA_BUNDLES = (
 """Where distributions keep CA certificates; a Python built elsewhere does not look there."""
 
 
+RenewHeaders = Callable[[], Awaitable[Mapping[str, str] | None]]
+"""Returns the headers of the definition with the secrets of now; None if those are the same as before."""
+RENEWAL_INTERVAL = 5.0
+"""Seconds after the secrets were found to be the same, before they are looked up again."""
+
 SIGNATURE = "mcpd_signature"
 """The extension of a response with HTTP 401 or 403 that contains the `Signature` of its request."""
 
@@ -72,9 +79,16 @@ class HttpClient:
         loopback: ConnectionPool | None,
         watch: OnResponse | None = None,
         credentials: Credentials | None = None,
+        own: Mapping[str, str] = MappingProxyType({}),
+        renew: RenewHeaders | None = None,
     ) -> None:
+        """`own`: the headers of the definition."""
         self.credentials = credentials
         """Signs every request; None if the definition contains an `Authorization` header."""
+        self._own, self._renew = own, renew
+        self._renewing = trio.Lock()
+        self._renewed_at = -math.inf
+        """When the headers of the definition were last found to be the same (`trio.current_time()`)."""
         self._client = client
         self._origin = _origin(url)
         self._loopback = loopback
@@ -86,6 +100,26 @@ class HttpClient:
     def has_own_header(self) -> bool:
         """Whether the definition contains an `Authorization` header, or a user in its URL."""
         return "authorization" in self._client.headers
+
+    async def has_newer_headers(self, refused: httpx.Request) -> bool:
+        """Return whether the definition has other headers now than this request, which was refused.
+
+        Its secrets are looked up again for that, once for all requests that were refused meanwhile.
+        """
+        if self._renew is None:
+            return False
+        async with self._renewing:
+            if self._is_current(refused) and trio.current_time() - self._renewed_at >= RENEWAL_INTERVAL:
+                if (own := await self._renew()) is None:
+                    self._renewed_at = trio.current_time()
+                else:
+                    self._own = _strip(own)
+                    self._client.headers.update(self._own)
+                    self._prepared.clear()
+            return not self._is_current(refused)
+
+    def _is_current(self, request: httpx.Request) -> bool:
+        return all(request.headers.get(name) == value for name, value in self._own.items())
 
     async def send(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
@@ -156,6 +190,7 @@ class HttpClient:
     ) -> httpx.Response:
         if response.status_code in (UNAUTHORIZED, FORBIDDEN):
             response.extensions[SIGNATURE] = signature
+            response.request = request
         elif response.status_code < 300:
             signature.token.was_accepted = True
         if self._watch is not None:
@@ -176,16 +211,18 @@ async def open_client(
     watch: OnResponse | None = None,
     credentials: Credentials | None = None,
     permit: CheckAddress | None = None,
+    renew_headers: RenewHeaders | None = None,
 ) -> AsyncIterator[HttpClient]:
     """Open a client for the server at `url`; leaving the block closes its connections.
 
     `headers` go with every request, as do user and password in `url`. Proxies are taken from `environ`.
     `watch` is called for every request. `credentials` sign every request, unless the definition contains an
-    `Authorization` header. `permit` is called as in `dial.open_tcp`. Responses have no time limit: the caller
-    sets it. Raises CannotStart if `url`, `ca_file` or the proxy is unusable.
+    `Authorization` header. `permit` is called as in `dial.open_tcp`. `renew_headers`: if `headers` contain
+    secrets. Responses have no time limit: the caller sets it. Raises CannotStart if `url`, `ca_file` or the
+    proxy is unusable.
     """
     target = parse_url(url)
-    given = {name: value.strip(" \t") for name, value in headers.items()}  # not part of it (RFC 9110, 5.5)
+    given = _strip(headers)
     fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **given})
     if target.userinfo and "authorization" not in fixed:
         user_and_password = base64.b64encode(unquote(target.userinfo.decode()).encode())
@@ -210,10 +247,17 @@ async def open_client(
     async with client:
         try:
             own = "authorization" in fixed
-            yield HttpClient(client, target, loopback, watch, None if own else credentials)
+            yield HttpClient(
+                client, target, loopback, watch, None if own else credentials, given, renew_headers
+            )
         finally:
             if loopback is not None:
                 loopback.close()
+
+
+def _strip(headers: Mapping[str, str]) -> dict[str, str]:
+    """Remove what is not part of the values (RFC 9110, 5.5)."""
+    return {name: value.strip(" \t") for name, value in headers.items()}
 
 
 def parse_url(url: str) -> httpx.URL:

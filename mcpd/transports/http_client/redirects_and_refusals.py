@@ -93,11 +93,12 @@ class HttpEndpoint:
 
     async def _may_repeat(self, response: httpx.Response, repeats: int) -> bool:
         """Return whether to send a refused request once more; the response has been read then."""
-        credentials = self._client.credentials
-        if credentials is None:
-            return False
+        client = self._client
         try:
-            again = await credentials.refused(_refusal(response, repeats))
+            again = response.status_code == UNAUTHORIZED and not repeats
+            again = again and await client.has_newer_headers(response.request)
+            if not again and client.credentials is not None:
+                again = await client.credentials.refused(_refusal(response, repeats))
         except BaseException:
             await bodies.close(response)
             raise

@@ -1,0 +1,64 @@
+"""A credential in a definition that is replaced while its server is connected, and after it was refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mcpd.config.secret_store import change_secrets
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Refused, wait_until
+from tests.e2e.login_people import served
+
+CALLS = 20
+
+
+@pytest.mark.parametrize("source", ["${file:PATH}", "${cmd:cat PATH}", "${secret:TOKEN}"])
+def test_a_rotated_token_is_used_when_the_old_one_is_refused(
+    start: Start, tmp_path: Path, source: str
+) -> None:
+    """The calls are sent again with it, and the session continues. After a token that nobody has replaced in
+    time, the next call looks for another one.
+    """
+    path = tmp_path / "token"
+
+    def rotate(token: str) -> None:
+        path.write_text(token)
+        change_secrets({**environ}, {"TOKEN": token})
+
+    with served() as server:
+        environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+        rotate("first")
+        server.access_tokens = {"first"}
+        header = f"Bearer {source}".replace("PATH", str(path))
+        daemon = start(
+            {"remote": {"url": server.url, "headers": {"Authorization": header}}},
+            settings={"allowCommands": True},
+        )
+        daemon.wait_connected("remote")
+        sessions = sum(b'"initialize"' in each.body for each in server.http.requests)
+
+        rotate("second")
+        server.access_tokens = {"second"}
+        with daemon.client() as client:
+            sent = [
+                client.send("mcpd/call", server="remote", tool="echo", arguments={}) for _ in range(CALLS)
+            ]
+            assert all(client.answer(each)["success"] for each in sent)
+        assert sum(b'"initialize"' in each.body for each in server.http.requests) == sessions
+        assert daemon.status("remote")["status"] == "connected"
+
+        server.access_tokens = {"third"}
+        with daemon.client() as client, pytest.raises(Refused, match="rejected"):
+            client.call("remote", "echo")
+        daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
+        rotate("third")
+
+        def works() -> bool:
+            with daemon.client() as client, suppress(Refused):
+                return bool(client.call("remote", "echo"))
+            return False
+
+        wait_until(works, lambda: daemon.log)
