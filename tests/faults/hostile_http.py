@@ -29,6 +29,8 @@ class Attack(NamedTuple):
     end: bytes = b""
     kind: bytes = b"text/event-stream"
     coding: bytes = b""
+    more: bytes = b""
+    """More fields of the head, with their ends."""
 
 
 def note(method: bytes, params: bytes) -> bytes:
@@ -59,6 +61,22 @@ ATTACKS |= {
     ),
     "unrelated answer": Attack(b'{"jsonrpc":"2.0","id":77,"result":["', b"\\n", 31 * MIB, b'"]}', JSON),
     "gzip answer of small values": Attack(MESSAGE + b"[", b"{},", 31 * MIB, b"{}]}}", JSON, b"gzip"),
+}
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+OPENING, CLOSING = MESSAGE.replace(b"%d", b"%6d") + b'"', b'3\r\n"}}\r\n0\r\n\r\n'
+ATTACKS |= {
+    "answer in tiny chunks": Attack(
+        b"%x\r\n%b\r\n" % (len(OPENING) + 3, OPENING), b"2\r\nxx\r\n", 28 * MIB, CLOSING, JSON, more=CHUNKED
+    ),
+    "events in tiny chunks": Attack(b"", b"2\r\n:\n\r\n", 28 * MIB, b"0\r\n\r\n", more=CHUNKED),
+    "cookies": Attack(
+        MESSAGE + b'"',
+        b"x",
+        1000,
+        b'"}}',
+        JSON,
+        more=b"".join(b"Set-Cookie: c%d=1; Path=/\r\n" % n for n in range(900)),
+    ),
 }
 
 
@@ -118,7 +136,8 @@ def result(method: str) -> dict[str, object]:
 def attack(connection: socket.socket, kind: Attack, key: int) -> None:
     """Send a response until it is complete, or until the daemon closes the connection."""
     coding = b"Content-Encoding: %b\r\n" % kind.coding if kind.coding else b""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%bConnection: close\r\n\r\n" % (kind.kind, coding)
+    fields = coding + kind.more
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%bConnection: close\r\n\r\n" % (kind.kind, fields)
     connection.sendall(head)
     for portion in compressed(kind, key) if coding else plain(kind, key):
         connection.sendall(portion)
@@ -129,7 +148,7 @@ def attack(connection: socket.socket, kind: Attack, key: int) -> None:
 
 
 def start_of(kind: Attack, key: int) -> bytes:
-    return kind.start.replace(b"%d", b"%d" % key)
+    return kind.start.replace(b"%d", b"%d" % key).replace(b"%6d", b"%6d" % key)
 
 
 def plain(kind: Attack, key: int) -> Iterator[bytes]:
