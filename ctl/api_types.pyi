@@ -124,6 +124,7 @@ class ServerStatus(TypedDict):
     transport: str
     reason: NotRequired[str]
     pid: NotRequired[int | None]
+    containers: NotRequired[list[str]]
     tools: NotRequired[int]
     resources: NotRequired[int]
     prompts: NotRequired[int]

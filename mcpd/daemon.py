@@ -38,7 +38,7 @@ from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.operations import Operations
 from mcpd.privacy.redact import Redactor
-from mcpd.process import instance_lock, labels, processes, systemd
+from mcpd.process import containers, instance_lock, labels, processes, systemd
 from mcpd.process.guardian import Guardian
 from mcpd.state.active_config import ActiveConfig, watch_config
 from mcpd.state.history import EventHistory, acting_for, current_actor
@@ -105,6 +105,7 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             _describe_crash(instance, killed)
             for instance, killed in processes.sweep_dead_instances(instances).items()
         ]
+        containers.end_forgotten(runtime, instances)
         instance = os.urandom(8).hex()
         stack.enter_context(processes.record_instance(instances, instance))
         # Normally there are none left: stopping a server ends its processes.
@@ -266,7 +267,7 @@ class _Daemon:
         self._record_start(earlier_ends)
         # 2. The servers.
         self._events: Broadcast[Event] = Broadcast()
-        self._guardian = Guardian(instance)
+        self._guardian = Guardian(instance, os.path.join(runtime, containers.CONTAINERS, instance))
         self._logins = _Logins(state, self._create_login_service)
         self._context = SupervisorContext(
             instance=instance,
@@ -280,6 +281,7 @@ class _Daemon:
             random=random.random,
             announce=self._publish,
             credentials_for=self._logins.credentials_for,
+            runtime=runtime,
             debug=options.debug,
         )
         self._supervisor = Supervisor(self._context)

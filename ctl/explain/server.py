@@ -113,6 +113,8 @@ def _connection_rows(detail: ServerDetail) -> Rows:
         rows.append(("command", shlex.join(command)))
     if pid := server.get("pid"):
         rows.append(("pid", str(pid)))
+    if containers := server.get("containers"):
+        rows.append(("container", ", ".join(containers)))
     if server.get("protocol_version"):
         rows.append(("protocol", _protocol(server)))
     if second := _second_connection(server):

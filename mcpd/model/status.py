@@ -263,6 +263,8 @@ class ServerStatus(Record):
     reason: str = ""
     """A short reason for the state, such as "connecting" or "crash loop: …"."""
     pid: int | None = None
+    containers: tuple[str, ...] = ()
+    """The containers that its command has started, such as `docker 3f2a9c1b7d04`. They end with it."""
     tools: int = 0
     resources: int = 0
     prompts: int = 0

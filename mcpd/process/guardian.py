@@ -34,6 +34,9 @@ while read -r line; do
     esac
 done
 for group in $groups; do kill -TERM "-$group"; done
+[ -z "$5" ] || for script in "$5"/*/end.sh; do
+    [ -f "$script" ] && { sleep 1; exec sh "$script"; } &
+done
 [ -x "$1" ] && exec "$1" -I -S -c 'import os; exec(os.environ["MCPD_GUARDIAN_KILL"])' "$2" "$3" "$4" $groups
 sleep 0.2
 for group in $groups; do kill -KILL "-$group"; done
@@ -42,7 +45,8 @@ for group in $groups; do kill -KILL "-$group"; done
 
 It ignores the signals that usually end a process, and keeps the groups of the lines `+PGID` and `-PGID`. At
 the end of its input the daemon has died, and after `.` it stops in order. Then the shell becomes the program
-that kills the groups; if Python has been uninstalled, it kills them itself.
+that kills the groups; if Python has been uninstalled, it kills them itself. Containers end a second later,
+when nothing can start another one (`containers.py`).
 """
 _PROGRAMS = {"MCPD_GUARDIAN_WAIT": _WAIT_PROGRAM, "MCPD_GUARDIAN_KILL": _KILL_PROGRAM}
 """Passed in the environment, because `ps` shows arguments."""
@@ -62,8 +66,10 @@ class Guardian:
     If the process dies, its successor knows all registered groups within a second.
     """
 
-    def __init__(self, instance: str) -> None:
+    def __init__(self, instance: str, containers: str = "") -> None:
+        """`containers`: the directory for what tracks containers of this instance."""
         self._instance = instance
+        self._containers = containers
         self._groups: set[int] = set()
         self._process: trio.Process | None = None
 
@@ -105,7 +111,7 @@ class Guardian:
         return await start_process(
             [
                 *("/bin/sh", "-c", 'eval "$MCPD_GUARDIAN_WAIT"', "mcpd-guardian", sys.executable),
-                *(self._instance, str(labels.start), str(labels.stop)),
+                *(self._instance, str(labels.start), str(labels.stop), self._containers),
             ],
             guardian_label(self._instance),
             stdin=subprocess.PIPE,

@@ -513,7 +513,7 @@ class ManagedServer:
         spec = await context.secrets.resolve(self.spec, self.used_secrets)
         if isinstance(spec, StdioSpec):
             mark = f"{context.instance}.{next(_child_numbers)}.{spec.name}"
-            self.launch = prepare_launch(spec, context.environ, mark)
+            self.launch = prepare_launch(spec, context.environ, mark, context.runtime)
             self._tracker.record_start()
         async with StartSlot(context.start_limiter) as slot:
             await trio.sleep(max(0.0, self._last_spawn + restart.floor(spec.restart) - trio.current_time()))

@@ -228,6 +228,7 @@ def build_status(
         transport=kind,
         reason=tracker.reason,
         pid=None if child is None else child.pid,
+        containers=() if child is None or child.containers is None else child.containers.describe(),
         degraded=degraded,
         restarts=tracker.restarts,
         attempts=attempts,

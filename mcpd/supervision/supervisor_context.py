@@ -51,5 +51,7 @@ class SupervisorContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Returns what the connection to a remote server is signed with; None if it has no login."""
     on_resume: CallbackList[float] = msgspec.field(default_factory=CallbackList)
     """Called after a suspend, with its seconds."""
+    runtime: str = ""
+    """The directory for what tracks containers; empty to track none."""
     debug: bool = False
     """Log all messages of all servers."""

@@ -17,6 +17,7 @@ import trio
 
 from mcpd.io.turns import TurnLimit
 from mcpd.model.server_spec import StdioSpec
+from mcpd.process.containers import CONTAINERS, Containers, track_containers
 from mcpd.process.labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
 
 INHERITED = frozenset(
@@ -41,6 +42,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     cwd: str | None
     umask: int
+    containers: Containers | None = None
+    """The containers that the command starts."""
 
 
 def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -55,8 +58,11 @@ def inherited_environment(ours: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
-    """Find the program and check the directory. Raises CannotStart with advice."""
+def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str, runtime: str = "") -> Launch:
+    """Find the program and check the directory. Raises CannotStart with advice.
+
+    `runtime`: the directory for what tracks containers.
+    """
     env = child_environment(spec, ours, mark)
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
         wrong = "is a file" if os.path.exists(spec.cwd) else "does not exist"
@@ -86,7 +92,12 @@ def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launc
             f"command not found: {command} (set `command` to its full path, or set `env.PATH`); "
             f"looked in PATH={searched}"
         )
-    return Launch(executable=found, argv=(spec.command, *spec.args), env=env, cwd=spec.cwd, umask=spec.umask)
+    argv: tuple[str, ...] = (command, *spec.args)
+    containers = None
+    if runtime:
+        directory = os.path.join(runtime, CONTAINERS, *mark.split(".")[:2])
+        argv, containers = track_containers(argv, env, spec.cwd or os.getcwd(), directory)
+    return Launch(executable=found, argv=argv, env=env, cwd=spec.cwd, umask=spec.umask, containers=containers)
 
 
 def _whole_command_line_hint(command: str, path: str) -> str:
@@ -101,6 +112,8 @@ PIPE_SIZE = 1 << 18
 """Of a child's stdout. An unprivileged user may have 64 MiB of pipe buffers: enough for 256 servers."""
 _POLL_INTERVAL = 0.01
 """Seconds between checks whether a stopping group is empty; no event is available."""
+_CONTAINERS_TIMEOUT = 10.0
+"""Seconds to wait for an engine that ends containers; after that, it goes on in the background."""
 _STRAYS_TIMEOUT = 1.0
 """Seconds to wait for killed processes; one that is stuck in the kernel is left alone."""
 _STDERR_PORTION = 4096
@@ -122,8 +135,9 @@ class ProcessGroupGuard(Protocol):
 class Child:
     """A running or exited child process. Created by `spawn`, which also stops it."""
 
-    def __init__(self, process: trio.Process, mark: str) -> None:
+    def __init__(self, process: trio.Process, mark: str, containers: Containers | None = None) -> None:
         self._process = process
+        self.containers = containers
         self.pid = process.pid
         self.mark = mark
         self.stdin = _fileno(process.stdin)
@@ -256,6 +270,8 @@ async def spawn(
     Raises CannotStart for permanent errors, OSError for others.
     """
     mark = launch.env[INSTANCE_VARIABLE]
+    if launch.containers is not None:
+        launch.containers.prepare()
     try:
         process = await start_process(
             list(launch.argv),
@@ -279,7 +295,7 @@ async def spawn(
         ) from None
     except ValueError as error:  # a NUL in an argument or a variable
         raise CannotStart(f"its definition cannot be passed to a process: {error}") from None
-    child = Child(process, mark)
+    child = Child(process, mark, launch.containers)
     guard.guard(child.pid)
     with suppress(OSError):  # saves wake-ups with large results; limited by a per-user quota
         fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
@@ -296,6 +312,21 @@ async def spawn(
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
             await child.close_pipes()
         guard.release(child.pid)
+        if launch.containers is not None:
+            await _end_containers(launch.containers)
+
+
+async def _end_containers(containers: Containers) -> None:
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _CONTAINERS_TIMEOUT):
+        process = await start_process(
+            ["/bin/sh", containers.script],
+            None,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await process.wait()
 
 
 def _fileno(stream: object) -> int:
