@@ -105,7 +105,6 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             _describe_crash(instance, killed)
             for instance, killed in processes.sweep_dead_instances(instances).items()
         ]
-        containers.end_forgotten(runtime, instances)
         instance = os.urandom(8).hex()
         stack.enter_context(processes.record_instance(instances, instance))
         # Normally there are none left: stopping a server ends its processes.
@@ -381,6 +380,9 @@ class _Daemon:
             services.start_soon(self._history.run)
             services.start_soon(self._call_log.run)
             services.start_soon(self._reap_strays)
+            services.start_soon(
+                containers.end_forgotten, self._runtime, os.path.join(self._runtime, "instances")
+            )
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)
             async with trio.open_nursery() as servers:

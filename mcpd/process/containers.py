@@ -17,6 +17,9 @@ from contextlib import suppress
 from shlex import quote
 
 import msgspec
+import trio
+
+from mcpd.process.labels import start_process
 
 CONTAINERS = "containers"
 """The directory for the files with IDs: a directory for each instance of the daemon, with one for each
@@ -47,6 +50,8 @@ _ENGINE_VARIABLES = re.compile(
 )
 """What an engine's client needs to reach its engine. `DOCKER_AUTH_CONFIG` is secret, and not needed."""
 _MAX_ID = 128
+END_TIMEOUT = 10.0
+"""Seconds that an engine may take to end containers."""
 
 _SCRIPT = """\
 {environment}
@@ -78,7 +83,7 @@ class Containers(msgspec.Struct, frozen=True):
     cwd: str
 
     @property
-    def script(self) -> str:
+    def _script(self) -> str:
         return os.path.join(self.directory, "end.sh")
 
     def prepare(self) -> None:
@@ -94,8 +99,12 @@ class Containers(msgspec.Struct, frozen=True):
             directory=quote(self.directory),
             parent=quote(os.path.dirname(self.directory)),
         )
-        with open(os.open(self.script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with open(os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
+
+    async def end(self) -> None:
+        """Kill the containers. While that runs, the processes of their engine must not be killed."""
+        await _run(self._script)
 
     def describe(self) -> tuple[str, ...]:
         """Return the containers that were started, such as `docker 3f2a9c1b7d04`."""
@@ -179,8 +188,8 @@ def _is_snap(engine: str, env: Mapping[str, str]) -> bool:
     return os.path.realpath(found) == "/usr/bin/snap"
 
 
-def end_forgotten(runtime: str, instances: str) -> None:
-    """Start to end the containers of daemons that ended without doing that. Does not wait for it.
+async def end_forgotten(runtime: str, instances: str) -> None:
+    """End the containers of daemons that ended without doing that.
 
     `instances`: the directory with the records of those that run.
     """
@@ -188,11 +197,18 @@ def end_forgotten(runtime: str, instances: str) -> None:
     with suppress(OSError):
         for instance in set(os.listdir(directory)) - set(os.listdir(instances)):
             for number in os.listdir(os.path.join(directory, instance)):
-                script = os.path.join(directory, instance, number, "end.sh")
-                subprocess.Popen(
-                    ["/bin/sh", script],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
+                await _run(os.path.join(directory, instance, number, "end.sh"))
+
+
+async def _run(script: str) -> None:
+    """Run a script; after END_TIMEOUT, it goes on in the background."""
+    process = await start_process(
+        ["/bin/sh", script],
+        None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with trio.move_on_after(END_TIMEOUT):
+        await process.wait()

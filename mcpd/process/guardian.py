@@ -35,8 +35,9 @@ while read -r line; do
 done
 for group in $groups; do kill -TERM "-$group"; done
 [ -z "$5" ] || for script in "$5"/*/end.sh; do
-    [ -f "$script" ] && { sleep 1; exec sh "$script"; } &
+    [ -f "$script" ] && timeout 10 sh "$script" &
 done
+wait
 [ -x "$1" ] && exec "$1" -I -S -c 'import os; exec(os.environ["MCPD_GUARDIAN_KILL"])' "$2" "$3" "$4" $groups
 sleep 0.2
 for group in $groups; do kill -KILL "-$group"; done
@@ -45,8 +46,8 @@ for group in $groups; do kill -KILL "-$group"; done
 
 It ignores the signals that usually end a process, and keeps the groups of the lines `+PGID` and `-PGID`. At
 the end of its input the daemon has died, and after `.` it stops in order. Then the shell becomes the program
-that kills the groups; if Python has been uninstalled, it kills them itself. Containers end a second later,
-when nothing can start another one (`containers.py`).
+that kills the groups; if Python has been uninstalled, it kills them itself. Containers end first, as an
+engine needs its processes for that (`containers.py`).
 """
 _PROGRAMS = {"MCPD_GUARDIAN_WAIT": _WAIT_PROGRAM, "MCPD_GUARDIAN_KILL": _KILL_PROGRAM}
 """Passed in the environment, because `ps` shows arguments."""

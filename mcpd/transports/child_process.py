@@ -17,7 +17,7 @@ import trio
 
 from mcpd.io.turns import TurnLimit
 from mcpd.model.server_spec import StdioSpec
-from mcpd.process.containers import CONTAINERS, Containers, track_containers
+from mcpd.process.containers import CONTAINERS, END_TIMEOUT, Containers, track_containers
 from mcpd.process.labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
 
 INHERITED = frozenset(
@@ -112,8 +112,6 @@ PIPE_SIZE = 1 << 18
 """Of a child's stdout. An unprivileged user may have 64 MiB of pipe buffers: enough for 256 servers."""
 _POLL_INTERVAL = 0.01
 """Seconds between checks whether a stopping group is empty; no event is available."""
-_CONTAINERS_TIMEOUT = 10.0
-"""Seconds to wait for an engine that ends containers; after that, it goes on in the background."""
 _STRAYS_TIMEOUT = 1.0
 """Seconds to wait for killed processes; one that is stuck in the kernel is left alone."""
 _STDERR_PORTION = 4096
@@ -227,6 +225,8 @@ class Child:
             self.signal_group(signal.SIGTERM)
             with trio.move_on_after(after_term):
                 await self._wait_group_empty()
+        if self.containers is not None:
+            await self.containers.end()
         self.signal_group(signal.SIGKILL)
         await self._end_strays()
         await self._process.wait()
@@ -305,28 +305,14 @@ async def spawn(
             try:
                 yield child
             finally:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_close + stop_term + 2):
+                bound = stop_close + stop_term + 2 + (launch.containers is not None) * END_TIMEOUT
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + bound):
                     await child.stop(stop_close, stop_term)
                 nursery.cancel_scope.cancel(reason="the process has ended")
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
             await child.close_pipes()
         guard.release(child.pid)
-        if launch.containers is not None:
-            await _end_containers(launch.containers)
-
-
-async def _end_containers(containers: Containers) -> None:
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _CONTAINERS_TIMEOUT):
-        process = await start_process(
-            ["/bin/sh", containers.script],
-            None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        await process.wait()
 
 
 def _fileno(stream: object) -> int:
