@@ -432,6 +432,10 @@ class Call(Exchange):
         return self.route.tool
 
     @property
+    def sender(self) -> object:
+        return self.caller
+
+    @property
     def description(self) -> str:
         tool = self.tool
         return f"tool {tool!r}" if tool else self.route.method

@@ -1,6 +1,6 @@
 """Turns: which calls must wait for other calls to the same server, and for how long.
 
-- Exclusive calls (`concurrency` in the definition) run one at a time.
+- Exclusive calls (`concurrency` in the definition) run one at a time; the clients take turns.
 - A legacy server that cannot tell which call its requests belong to gets the calls of one client at a time,
   if the tool has not shown yet that it asks nothing. After QUESTION_WAIT they overlap; what the server then
   asks is declined unless it can belong to one client only (`questions.router`). A call of a tool that
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mcpd.calls.call import INTERACTIVE_METHODS, QUEUED, Call, CallHandler, Spawn
+from mcpd.calls.call import INTERACTIVE_METHODS, QUEUED, Call, Caller, CallHandler, Spawn
 from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions
 from mcpd.io.outbox import batch
 from mcpd.model.errors import Overloaded
@@ -116,7 +116,8 @@ class TurnQueue:
         try:
             while self.waiting:
                 self._drop_ended()
-                call, (owner, _) = next(iter(self.waiting.items()))
+                call = self._next()
+                owner, _ = self.waiting[call]
                 if self.holders and self.owner is not owner:
                     break
                 self._begin(call, owner)
@@ -144,6 +145,10 @@ class TurnQueue:
             self._is_watched, self._timer_at = False, -math.inf
 
     # ── what differs between the two kinds of turns ─────────────────────────────────────────────
+
+    def _next(self) -> Call:
+        """Return the waiting call whose turn is next."""
+        return next(iter(self.waiting))
 
     def _on_full(self, call: Call, owner: object) -> bool:
         """Return whether a call is sent although too many wait. Raises Overloaded."""
@@ -212,6 +217,33 @@ class ClientTurns(TurnQueue):
         """When `_end_waits` last looked at the calls that wait."""
         self._turn_began = -math.inf
         """Since when the calls with a turn keep others waiting; a client's time to answer is left out."""
+        self._lines: dict[Caller, dict[Call, None]] = {}
+        """The waiting calls of each client. The first client is the next."""
+
+    def enter(self, call: Call, owner: object) -> bool:
+        """See `TurnQueue.enter`."""
+        may_start = super().enter(call, owner)
+        if not may_start:
+            self._lines.setdefault(call.caller, {})[call] = None
+        return may_start
+
+    def leave(self, call: Call) -> None:
+        """See `TurnQueue.leave`."""
+        if (line := self._lines.get(call.caller)) is not None and line.pop(call, self) is None and not line:
+            del self._lines[call.caller]
+        super().leave(call)
+
+    def _next(self) -> Call:
+        """Return the next client's first call: many exclusive calls of one do not delay those of others."""
+        first = super()._next()
+        return next(iter(next(iter(self._lines.values())))) if first.route.is_exclusive else first
+
+    def _begin(self, call: Call, owner: object) -> None:
+        line = self._lines.pop(call.caller)
+        del line[call]
+        if line:
+            self._lines[call.caller] = line  # as the last one
+        super()._begin(call, owner)
 
     def _hold(self, call: Call, owner: object) -> None:
         if self.owner is not owner or not self.holders:

@@ -110,7 +110,7 @@ class RequestMultiplexer(FrameTransport):
 
     def __repr__(self) -> str:
         state = "open" if self.end_error is None else f"ended: {self.end_error.message}"
-        counts = f"pending={len(self._pending)} queued={len(self._queue)}"
+        counts = f"pending={len(self._pending)} queued={self.requests.waiting}"
         return f"<{type(self).__name__} {self.name} {counts} {state}>"
 
     async def run(self) -> NoReturn:
@@ -151,7 +151,7 @@ class RequestMultiplexer(FrameTransport):
         else:
             frame = request_with_meta(key, method, params, exchange.meta or self._meta, plain=plain)
         if full:
-            self._queue.append((exchange, frame))
+            self.requests.wait_for_turn(exchange, frame)
         elif self.tap is not None or exchange.long_lived:
             self._send(exchange, frame)
         else:
@@ -168,9 +168,9 @@ class RequestMultiplexer(FrameTransport):
             raise self.end_error
         if self._refusal is not None:
             raise self._refusal
-        if len(self._queue) >= self._max_queued:
+        if (waiting := self.requests.waiting) >= self._max_queued:
             raise Overloaded(
-                f"{self.name}: {len(self._pending)} requests in flight, {len(self._queue)} queued; "
+                f"{self.name}: {len(self._pending)} requests in flight, {waiting} queued; "
                 "nothing was sent, try again later",
                 server=self.name,
             )
@@ -222,7 +222,7 @@ class RequestMultiplexer(FrameTransport):
 
     def _send_queued(self) -> None:
         while self._queue and len(self._pending) < self._max_in_flight:
-            self._send(*self._queue.popleft())
+            self._send(*self.requests.take_next())
 
     # ── results ───────────────────────────────────────────────────────────────────────────────
 

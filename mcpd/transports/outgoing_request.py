@@ -64,6 +64,11 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     def description(self) -> str:
         return self.label or self.method
 
+    @property
+    def sender(self) -> object:
+        """Whose request it is: those of each take turns while requests must wait."""
+        return None
+
     def answered(self, message: Message) -> None:
         """Called with the response, a result or an error, whose id is the channel's."""
         raise NotImplementedError
@@ -106,8 +111,9 @@ class PendingRequests:
     def __init__(self) -> None:
         self.pending: dict[bytes, Exchange] = {}
         self.long_lived: dict[bytes, Exchange] = {}
-        self.queue: deque[tuple[Exchange, bytes]] = deque()
-        """Requests that wait for their turn, each with its frame."""
+        self.queue: dict[object, deque[tuple[Exchange, bytes]]] = {}
+        """Requests that wait for their turn, each with its frame: those of each sender. The first sender is
+        the next, so that many requests of one do not delay those of the others."""
         self.next_deadline = math.inf
         """When the clock looks at the requests next (`trio.current_time()`)."""
         self._timer = trio.CancelScope()
@@ -118,15 +124,31 @@ class PendingRequests:
 
     @property
     def in_flight(self) -> int:
-        return len(self.pending) + len(self.queue)
+        return len(self.pending) + self.waiting
 
     @property
     def is_busy(self) -> bool:
         """Whether a response with a deadline is pending."""
         return bool(self.queue) or any(each.deadline != math.inf for each in self.pending.values())
 
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self.queue.values()))
+
     def queued(self) -> list[Exchange]:
-        return [exchange for exchange, _ in self.queue]
+        return [exchange for line in self.queue.values() for exchange, _ in line]
+
+    def wait_for_turn(self, exchange: Exchange, frame: bytes) -> None:
+        self.queue.setdefault(exchange.sender, deque()).append((exchange, frame))
+
+    def take_next(self) -> tuple[Exchange, bytes]:
+        """Remove and return the request whose turn it is. Some must wait."""
+        sender = next(iter(self.queue))
+        line = self.queue.pop(sender)
+        entry = line.popleft()
+        if line:
+            self.queue[sender] = line  # as the last one
+        return entry
 
     def add(self, exchange: Exchange) -> None:
         (self.long_lived if exchange.long_lived else self.pending)[exchange.key] = exchange
@@ -147,9 +169,12 @@ class PendingRequests:
 
     def withdraw_queued(self, exchange: Exchange) -> bool:
         """Remove a request that waits for its turn; return whether it was there."""
-        for entry in self.queue:
+        line = self.queue.get(exchange.sender, ())
+        for entry in line:
             if entry[0] is exchange:
-                self.queue.remove(entry)
+                self.queue[exchange.sender].remove(entry)
+                if not line:
+                    del self.queue[exchange.sender]
                 return True
         return False
 

@@ -568,6 +568,21 @@ def a_queue(server: Any, started: list[Call]) -> ClientTurns:
     return ClientTurns(started.append, lambda work: None, server, Stub(), OpenQuestions())
 
 
+async def test_clients_take_turns_with_exclusive_calls() -> None:
+    """Many calls of one client do not delay those of another."""
+    server, started = make_server(concurrency="serial"), list[Call]()
+    queue = a_queue(server, started)
+    a, b, c = Stub(), Stub(), Stub()
+    calls = [a_call(server, caller) for caller in (a, a, a, a, b, b, c)]
+    assert [queue.enter(call, call) for call in calls] == [True, *[False] * 6]
+    queue.leave(calls[4])  # it was cancelled
+    running = calls[0]
+    while len(queue):
+        queue.leave(running)
+        running = started[-1]
+    assert started == [calls[n] for n in (1, 5, 6, 2, 3)]
+
+
 async def test_turns_that_end_immediately_do_not_recurse() -> None:
     """As when a server has gone: each turn ends as it begins, and the last call still gets its own."""
     server, started = make_server(concurrency="serial", max_queued=5000), list[Call]()

@@ -48,6 +48,28 @@ async def test_in_flight_limit_queues_requests_and_the_queue_is_bounded() -> Non
     assert peer.methods == ["m"] * 4
 
 
+async def test_clients_take_turns_in_the_queue() -> None:
+    """Many requests of one client do not delay those of another."""
+
+    class Sent(AwaitedExchange):
+        by: str = ""
+
+        @property
+        def sender(self) -> object:
+            return self.by
+
+    async with connected(max_in_flight=1) as peer:
+        exchanges = [Sent(by=by) for by in "aaaaabbc"]
+        for number, exchange in enumerate(exchanges, 1):
+            peer.link.submit(exchange, f"{exchange.by}{number}")
+        peer.link.cancel(exchanges[6], "not wanted")
+        for method in ("a1", "a2", "b6", "c8", "a3", "a4", "a5"):
+            await peer.hear(method)
+            assert peer.methods[-1] == method
+            await peer.say({"jsonrpc": "2.0", "id": int(method[1:]), **OK})
+        await exchanges[4].wait_response()
+
+
 async def test_progress_extends_the_idle_timeout_up_to_the_total_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
