@@ -619,7 +619,16 @@ class LogsParams(TypedDict):
     lines: NotRequired[int]
     follow: NotRequired[bool]
 
-CallOutcome = Literal["ok", "tool-error", "input-required", "error", "failed", "cancelled", "omitted"]
+CallOutcome = Literal[
+    "ok",
+    "tool-error",
+    "input-required",
+    "error",
+    "failed",
+    "denied",
+    "cancelled",
+    "omitted",
+]
 
 class CallRecord(TypedDict):
     at: str

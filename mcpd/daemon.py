@@ -262,7 +262,7 @@ class _Daemon:
         self._state = state = Path(paths.state_dir(environ))
         self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
         self._history = EventHistory(state / "history.jsonl", redactor.mask)
-        self._call_log = CallLog(state / "calls.jsonl", redactor.mask)
+        self._call_log = CallLog(state / "calls.jsonl", redactor)
         self._record_start(earlier_ends)
         # 2. The servers.
         self._events: Broadcast[Event] = Broadcast()

@@ -125,7 +125,7 @@ _DONE = {
     "always": "allowed, and a rule was added to the configuration",
     "no": "refused",
 }
-HEADER = ("ID", "CLIENT", "USES", "ARGUMENTS", "SINCE", "REFUSED")
+HEADER = ("ID", "CLIENT", "USES", "SINCE", "REFUSED")
 
 
 @click.group(
@@ -187,7 +187,7 @@ def _answer(cli: CliContext, id: str, decision: str) -> int:
 
 
 def approvals_table(waiting: list[PendingApproval], fit: int | None) -> list[Line]:
-    """One row per call, and how to answer."""
+    """One row per call, all arguments, and how to answer."""
     if not waiting:
         return [[paint("no calls wait for approval", "dim")]]
     rows: list[Line] = [
@@ -195,7 +195,6 @@ def approvals_table(waiting: list[PendingApproval], fit: int | None) -> list[Lin
             each["id"],
             each["client"],
             f"{each['name']}@{each['server']}",
-            each["arguments"] or "-",
             ago(each["since"]),
             until(each["expires_at"]),
         ]
@@ -205,5 +204,6 @@ def approvals_table(waiting: list[PendingApproval], fit: int | None) -> list[Lin
     return [
         *table(HEADER, rows, fit=fit),
         [],
+        *([paint(f"{each['id']}: ", "bold"), each["arguments"]] for each in waiting if each["arguments"]),
         [paint("next: ", "dim"), f"mcpctl approvals allow {first}   (or: mcpctl approvals deny {first})"],
     ]

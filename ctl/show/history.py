@@ -17,6 +17,7 @@ _OUTCOME_COLORS = {
     "tool-error": "yellow",
     "error": "red",
     "failed": "red",
+    "denied": "yellow",
     "cancelled": "dim",
     "input-required": "cyan",
 }

@@ -41,6 +41,7 @@ from mcpd.io.outbox import batch
 from mcpd.io.reader import traffic
 from mcpd.io.turns import take_turn
 from mcpd.model.errors import (
+    Denied,
     InvalidArguments,
     McpdError,
     Problem,
@@ -140,7 +141,7 @@ class CallEngine:
     def _refuse(self, call: Call, error: Exception) -> None:
         """End a call that could not be started. Its caller responds."""
         code = error.code if isinstance(error, McpdError) else ""
-        call.tell_ended(CallOutcome.FAILED, code, str(error))
+        call.tell_ended(_outcome(error), code, str(error))
         if call.request is not None:
             call.caller.calls.pop(call.request.key, None)
         call.move(DONE)
@@ -320,7 +321,7 @@ class CallEngine:
 
     def fail(self, call: Call, error: McpdError) -> None:
         """End the call with an error of mcpd's own."""
-        call.tell_ended(CallOutcome.FAILED, error.code, error.message)
+        call.tell_ended(_outcome(error), error.code, error.message)
         self._end(call, lambda request: call.caller.send_error(call, request, error))
 
     def _end(self, call: Call, respond: Callable[[ClientRequest], None]) -> None:
@@ -419,6 +420,10 @@ class CallEngine:
 
         # A modern client may answer a question over another connection than that of its call.
         (self._spawn if call.context.modern else call.caller.spawn)(run)
+
+
+def _outcome(error: Exception) -> CallOutcome:
+    return CallOutcome.DENIED if isinstance(error, Denied) else CallOutcome.FAILED
 
 
 def _to_mcpd_error(call: Call, error: Exception) -> McpdError:

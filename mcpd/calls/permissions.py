@@ -43,6 +43,9 @@ _MAX_NAME = 1000
 _ITEMS_PER_TURN = 20
 """Items that are compared before other tasks have their turn: with many rules, each takes a millisecond."""
 
+MAX_SHOWN = 64 * 1024
+"""Bytes of the params of a call that a person may be asked about."""
+
 
 class ServerRules:
     """The rules for one server, and which of them are about which items. Valid as long as `is_current`."""

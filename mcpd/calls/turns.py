@@ -395,8 +395,8 @@ class CallTurns:
             tuple(each.describe(mask) for each in questions[:_MAX_SHOWN]),
             tuple(
                 WaitingCall(
-                    client=call.caller.describe(call.context),
-                    call=call.description,
+                    client=mask(call.caller.describe(call.context)),
+                    call=mask(call.description),
                     since=rfc3339(wall - (now - since)),
                 )
                 for call, since in waiting[:_MAX_SHOWN]

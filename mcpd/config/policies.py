@@ -87,6 +87,7 @@ class WrittenRule(Record):
     resources: Patterns | None = field("URIs of resources.")
     annotations: WrittenHints | None = field("Annotations that a tool must have.")
     tags: Patterns | None = field("Tags in definitions of servers.")
+    answer: Literal["outside"] | None = field("`outside`: ask with `mcpctl approvals`, not in the client.")
     rate: RateLimit | None = field("How often each client may use each item.")
     concurrent: int | None = field("How many calls of each item at the same time.", minimum=1)
 
@@ -157,6 +158,9 @@ def _check_decision(
             fix = 'write "decision": "limit", and a rule for the decision after it'
             message = f"only rules with the decision 'limit' can have '{key}'"
             problems.append(Problem(join_path(path, key), message, fix))
+    if "answer" in members and decision not in (None, Decision.ASK):
+        message = "only rules with the decision 'ask' can have 'answer'"
+        problems.append(Problem(join_path(path, "answer"), message, "remove it"))
 
 
 def _hints(written: WrittenHints, path: str, problems: list[Problem]) -> dict[str, bool]:

@@ -213,7 +213,7 @@ class PendingApproval(Record):
     """`tool`, `prompt`, `resource`, or `method`."""
     name: str
     arguments: str
-    """The arguments as JSON, at most 500 characters. Secrets are masked."""
+    """All arguments as JSON, exactly as they will be sent. Secrets are masked."""
     rule: str
     """The JSON path of the rule that requires the approval."""
     reason: str

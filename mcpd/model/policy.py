@@ -128,6 +128,8 @@ class PolicyRule:
     """Annotations that a tool must have. A rule with them is about tools."""
     tags: tuple[str, ...] | None = None
     """Tags in definitions of servers (`ServerSpec.tags`, `tool_tags`)."""
+    answer: Literal["outside"] | None = None
+    """`outside`: the client that makes the call is not asked. Only rules that ask have this member."""
     rate: RateLimit | None = None
     """How often each client may use each item. Only rules that limit have this member and `concurrent`."""
     concurrent: int | None = None

@@ -6,6 +6,7 @@ import bisect
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from urllib.parse import unquote
 
 from mcpd.privacy.secret_forms import MIN_LENGTH, secret_forms
 
@@ -20,6 +21,10 @@ _SETS_OF_SERVER = 100
 """How many different sets of secrets are remembered for each server: enough for dozens of starts."""
 _SETS_OF_LOGIN = 2
 """How many sets of tokens are remembered for each login: the current one, and one that was replaced."""
+_SEARCHED = 16 * 1024
+"""Characters of a text of which only the start is kept."""
+_ESCAPE = re.compile(r"\\+u([0-9A-Fa-f]{4})")
+"""Of a character in JSON."""
 _Place = tuple[int, int]
 """Where a part of a text begins and ends."""
 
@@ -85,11 +90,12 @@ class _Index:
             here = candidate.start()
             for length in lengths.get(candidate[0], ()):
                 if text[here : here + length] in known:
-                    places.append((here, here + length))
-                    here += length
+                    if places and here < (end := places[-1][1]):  # a secret may overlap with itself
+                        places[-1] = (places[-1][0], max(end, here + length))
+                    else:
+                        places.append((here, here + length))
                     break
-            else:
-                here += 1
+            here += 1
         return places
 
     def find_cut(self, text: str, least: int) -> int | None:
@@ -170,6 +176,16 @@ class Redactor:
     def mask_cut(self, text: str, least: int = MIN_START) -> str:
         """Like `mask` for a text whose rest is missing: it may end with `least` characters of a secret."""
         return self._mask_end(self.mask(text), least)
+
+    def mask_start(self, text: str, length: int, *, is_cut: bool = False) -> str:
+        """Return the start of the masked text. `is_cut`: the end of the text is missing."""
+        part = text[:_SEARCHED]
+        masked = self.mask_cut(part, 1) if is_cut or len(part) < len(text) else self.mask(part)
+        # Any character of a secret may be escaped.
+        plain = unquote(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), masked))
+        if plain != masked and (found := self.mask(plain)) != plain:
+            masked = found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return masked[:length]
 
     def _mask_end(self, text: str, least: int) -> str:
         start = self._index.find_cut(text, least)

@@ -137,7 +137,10 @@ class EventHistory:
         """Record an entry about mcpd itself."""
         self._append(
             HistoryEntry(
-                at=rfc3339(time.time()), what=HistoryEventKind.DAEMON, message=self._masked(message), by=by
+                at=rfc3339(time.time()),
+                what=HistoryEventKind.DAEMON,
+                message=self._masked(message),
+                by=self._masked(by),
             )
         )
 
@@ -159,7 +162,9 @@ class EventHistory:
 
     def _add(self, event: Event, what: HistoryEventKind, **extra: object) -> None:
         message = self._masked(str(extra.pop("message", event.message)))
-        entry = HistoryEntry(at=event.at, what=what, server=event.server, message=message, by=event.by)
+        entry = HistoryEntry(
+            at=event.at, what=what, server=event.server, message=message, by=self._masked(event.by)
+        )
         self._append(attrs.evolve(entry, **extra))  # type: ignore[arg-type]  # checked by attrs
 
     def _masked(self, message: str) -> str:

@@ -125,7 +125,9 @@ class ManagedServer:
         """The server has been removed and will not run again."""
         self.log = self._open_log(context)
         self.taps = self._make_taps(context)
-        self.call_stats: CallStats = CallStats() if original is None else original.call_stats
+        self.call_stats: CallStats = (
+            CallStats(context.redactor.mask) if original is None else original.call_stats
+        )
         """Covers all connections, and is shared with the dedicated instances."""
         self.cpu_usage = CpuTimeTotal()
         """Includes the dedicated instances. Updated whenever a usage report is made."""

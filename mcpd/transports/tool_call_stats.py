@@ -6,7 +6,7 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Raw
 
@@ -159,12 +159,14 @@ class ToolCallStats:
 class CallStats:
     """The statistics of one server, kept across its connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Callable[[str], str] = str) -> None:
+        """`mask` hides secrets in the names of tools."""
+        self._mask = mask
         self._tools: dict[str, ToolCallStats] = {}
 
     def for_tool(self, tool: str) -> ToolCallStats:
         """Return the statistics of a tool. `tool` may be empty: the call did not name one."""
-        tool = tool[:_MAX_NAME] or NAMELESS
+        tool = self._mask(tool)[:_MAX_NAME] or NAMELESS
         if len(self._tools) >= MAX_TOOLS and tool not in self._tools:
             tool = OTHERS
         return self._tools.setdefault(tool, ToolCallStats())

@@ -18,7 +18,7 @@ from mcpd.calls.stages.approval import APPROVAL_TIMEOUT, MAX_PENDING
 from mcpd.gateway.facts import SessionFacts
 from mcpd.model.errors import BadSpec, InvalidArguments
 from mcpd.model.policy import ClientFacts, RateLimit
-from tests.calls.test_policies import apply, rule
+from tests.calls.test_policies import Client, apply, rule
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import Asked, Script, User, World, make_catalog, make_upstream, world
 
@@ -82,7 +82,7 @@ async def test_call_is_sent_once_its_client_has_approved_it(
         (question,) = call.needs["inputRequests"].values()
         params = question["params"]
     assert params["message"] == (
-        f"May the tool 'converse' of srv be used with {json.dumps({'tag': user.tag})}? "
+        f"""May the tool 'converse' of srv be used with {{"tag":"{user.tag}"}}? """
         "A rule requires your approval (it talks)."
     )
     reply(user, call)
@@ -228,6 +228,54 @@ async def test_others_are_approved_with_mcpctl(
     assert heard(w) == ([] if decision == "no" else [tag])
     if decision == "no" and kind == "script":
         assert script.error(key)["data"]["code"] == "denied"
+
+
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_what_a_person_approves_is_what_is_sent(autojump_clock: Clock, w: World, kind: str) -> None:
+    """Whole, in one reading, with nothing invisible."""
+    client, approvals = Client(w, modern=kind == "modern"), w.gateway.approvals
+    given = (
+        '{"path": "/etc/passwd", "path": "notes.txt", "in": [{"a": 1, "a": 2}], "note": "\u202eEVIL\u200b '
+        + "x" * 2000
+        + 'the end"}'
+    )
+    arguments = f'{{"old": 1}}, "arguments": {given}'
+    about = '"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28", ' + (
+        '"io.modelcontextprotocol/clientInfo": {"name": "zed", "version": "1"}, '
+        '"io.modelcontextprotocol/clientCapabilities": {}}'
+    )
+    more = f", {about}" if kind == "modern" else ""
+    assert client.raw("tools/call", f'{{"name": "converse", "arguments": {arguments}{more}}}') is None
+    await trio.sleep(1)
+    assert w.wire.frames == []
+    (waiting,) = approvals.list(str)
+    assert waiting.arguments.isprintable()
+    assert waiting.arguments.startswith('{"path":"notes.txt","in":[{"a":2}],"note":"\\u202eEVIL\\u200b xxx')
+    assert waiting.arguments.endswith('xthe end"}')
+    await approvals.answer(waiting.id, "once")
+    await trio.sleep(1)
+    (frame,) = w.wire.frames
+    assert frame.count(b'"path"') == frame.count(b'"arguments"') == 1
+    assert json.loads(frame)["params"]["arguments"] == json.loads(waiting.arguments)
+    client.raw("tools/call", f'{{"name": "converse", "arguments": {{"x": "{"x" * 70_000}"}}{more}}}')
+    await trio.sleep(1)
+    assert client.frames[-1]["error"]["data"]["code"] == "invalid_arguments"
+    assert len(w.wire.frames) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_rule_can_demand_an_answer_outside_of_the_client(
+    autojump_clock: Clock, w: World, kind: str
+) -> None:
+    apply(w, attrs.evolve(ASK, answer="outside"))
+    user = w.user(kind)
+    user.says = accept("always")
+    call = await asked(w, user)
+    assert (user.questions, call.needs) == ([], None)
+    (waiting,) = w.gateway.approvals.list(str)
+    await w.gateway.approvals.answer(waiting.id, "once")
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
 
 
 async def test_trusted_server_is_used_without_asking(w: World) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -28,6 +29,7 @@ from mcpd.model.advice import temporary_name
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.events import CallLogLevel, CallOutcome, CallsParams
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
+from mcpd.privacy.redact import Redactor
 from mcpd.state.clients import program_name
 from tests.calls.test_cache_stage import answer, read
 from tests.calls.test_engine import put, sent
@@ -44,11 +46,17 @@ class AlwaysOn(CallLogStageFactory):
         return True
 
 
+def knowing(secret: str) -> Redactor:
+    redactor = Redactor()
+    redactor.add([secret])
+    return redactor
+
+
 @asynccontextmanager
 async def logged(
     path: Path, level: CallLogLevel = CallLogLevel.CALLS, **spec: Any
 ) -> AsyncIterator[tuple[World, CallLog]]:
-    log = CallLog(path, lambda text: text.replace(SECRET, "•••"))
+    log = CallLog(path, knowing(SECRET))
     async with world(**spec) as w:
         log.level = level
         routes = w.gateway.calls.routes
@@ -83,7 +91,7 @@ async def test_each_end_of_a_call_is_recorded(tmp_path: Path) -> None:
         ("failed", "resources/read", "file:///x"),
     ]
     assert {record.server for record in records} == {NAME}
-    assert records[2].message == "no •••"
+    assert records[2].message == "no ***"
     assert records[4].code == "link_lost"
     assert (records[3].via, records[3].pid) == ("control", 4711)
     assert all(record.digest and record.request_bytes for record in records)
@@ -108,6 +116,27 @@ async def test_answer_from_the_cache_is_recorded_as_such(tmp_path: Path) -> None
     ]
 
 
+async def test_names_are_masked(tmp_path: Path) -> None:
+    """Of the tool, the resource, the method and the client, also where they are cut."""
+    long = f"{SECRET} " * 1364 + SECRET
+    async with logged(tmp_path / "calls", CallLogLevel.CONTENTS) as (w, log):
+        user = w.user("legacy", {})
+        user.session.client = msgspec.structs.replace(user.session.client, name=f"my {SECRET}")
+        for name in (SECRET, long):
+            put(user, name=name)
+        for uri in (f"db://x?key={SECRET}", f"db://x/%73{SECRET[1:]}", f"db://{long}"):
+            put(user, "resources/read", uri=uri)
+        put(user, f"x/{SECRET}")
+        put(user, name="t", arguments={"key": SECRET * 1364})
+        w.lose()
+        records = await log.read(CallsParams())
+    assert len(records) == 7
+    written = (tmp_path / "calls").read_text()
+    assert SECRET[:4] not in written, [line for line in written.splitlines() if SECRET[:4] in line]
+    assert SECRET[1:] not in written
+    assert {record.client for record in records} == {"my ***"}
+
+
 async def test_contents_are_masked_and_cut(tmp_path: Path) -> None:
     trace = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
     async with logged(tmp_path / "calls", CallLogLevel.CONTENTS) as (w, log):
@@ -117,8 +146,8 @@ async def test_contents_are_masked_and_cut(tmp_path: Path) -> None:
         w._say({"id": int(call.key), "result": {"content": [{"type": "text", "text": SECRET}]}})
         (record,) = await log.read(CallsParams())
     assert record.trace == "ab" * 16
-    assert '"key": "•••"' in record.arguments
-    assert "•••" in record.result
+    assert '"key": "***"' in record.arguments
+    assert "***" in record.result
     assert len(record.arguments) == 4096
     assert SECRET not in (tmp_path / "calls").read_text()
 
@@ -134,7 +163,7 @@ async def test_records_are_selected_and_survive_a_restart(tmp_path: Path) -> Non
         file.write(
             b"\x00garbage\n[]\n" + b'{"at":"2999-01-01T00:00:00.000Z","outcome":"ok","name":"z"}\n{"at"'
         )
-    again = CallLog(path, str)
+    again = CallLog(path, Redactor())
     assert [record.name for record in await again.read(CallsParams())] == ["a", "b", "a", "z"]
     assert [record.name for record in await again.read(CallsParams(limit=2))] == ["a", "z"]
     assert await outcomes(again, name="a") == ["ok", "ok"]

@@ -301,13 +301,13 @@ async def test_servers_hear_when_a_client_with_roots_leaves(w: World) -> None:
 async def test_session_report_counts_calls_and_names_revisions(w: World) -> None:
     user = w.user("legacy")
     session = user.session
-    assert connected_clients([session], []).clients[0].servers == {}
+    assert connected_clients([session], [], str).clients[0].servers == {}
     user.call()
     dedicated = make_server("other~1")
     dedicated.original = make_server("other")
     session.call_counts.add(dedicated)
     session.call_counts.ended = {"srv": 2, "gone": 1}
-    (report,) = connected_clients([session], []).clients
+    (report,) = connected_clients([session], [], str).clients
     assert (report.calls, report.in_flight, report.pid, report.name) == (5, 1, None, user.tag)
     used = {name: (each.calls, each.revisions, each.instance) for name, each in report.servers.items()}
     assert used == {
@@ -317,9 +317,9 @@ async def test_session_report_counts_calls_and_names_revisions(w: World) -> None
     }
     session.version, session.last_version = "", MODERN
     w.server.upstream = make_upstream()
-    assert connected_clients([session], []).clients[0].servers["srv"].revisions == f"{MODERN} → {LEGACY}"
+    assert connected_clients([session], [], str).clients[0].servers["srv"].revisions == f"{MODERN} → {LEGACY}"
     session.last_version = ""
-    assert connected_clients([session], []).clients[0].servers["srv"].revisions == f"? → {LEGACY}"
+    assert connected_clients([session], [], str).clients[0].servers["srv"].revisions == f"? → {LEGACY}"
     session.client = msgspec.structs.replace(session.client, name="editor", pid=4711)
-    (report,) = connected_clients([session], []).clients
+    (report,) = connected_clients([session], [], str).clients
     assert (report.name, report.pid) == ("editor", 4711)

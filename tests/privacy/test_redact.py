@@ -27,6 +27,8 @@ def test_short_values_are_not_masked() -> None:
     redactor = Redactor()
     redactor.add(["yes", "", "12345"])
     assert redactor.mask("yes 12345") == "yes 12345"
+    redactor.add(["abcXabc1abcXabc"])
+    assert redactor.mask("abcXabc1abcXabc1abcXabc abcXabc") == f"{MASK} abcXabc", "overlaps with itself"
 
 
 SECRET = "pä'ss \\ \"w/o+rd%40<&>-1234567"

@@ -261,7 +261,9 @@ METHODS: Mapping[str, Method[Any]] = {
         "List the connected clients, their processes, and the servers they use.",
         api.NoParams,
         ClientsResult,
-        lambda gateway, _: connected_clients(gateway.sessions, gateway.core.clients.connected()),
+        lambda gateway, _: connected_clients(
+            gateway.sessions, gateway.core.clients.connected(), gateway.core.redactor.mask
+        ),
     ),
     "mcpd/policy": Method(
         "Explain whether the policies allow a client to use a tool, prompt, or resource. Nothing is called.",

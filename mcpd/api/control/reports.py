@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mcpd.calls.permissions import used_item
 from mcpd.gateway.gateway import Gateway
@@ -19,14 +19,16 @@ from mcpd.supervision.managed_server import ManagedServer
 
 
 def connected_clients(
-    sessions: Iterable[ClientSession], connections: Iterable[ClientConnection]
+    sessions: Iterable[ClientSession],
+    connections: Iterable[ClientConnection],
+    mask: Callable[[str], str],
 ) -> ClientsResult:
     """Describe every MCP session, then the other clients on the socket."""
-    mcp_clients = [_session_report(session) for session in sessions]
+    mcp_clients = [_session_report(session, mask) for session in sessions]
     others = [
         ConnectedClient(
             via=client.via,
-            name=client.name,
+            name=mask(client.name),
             pid=client.pid,
             since=rfc3339(client.since),
             sees="" if client.control is None else client.control.profile_label,
@@ -39,7 +41,7 @@ def connected_clients(
     return ClientsResult(clients=(*mcp_clients, *others))
 
 
-def _session_report(session: ClientSession) -> ConnectedClient:
+def _session_report(session: ClientSession, mask: Callable[[str], str]) -> ConnectedClient:
     client, view = session.client, session.view
     version = session.version or session.last_version
     companions = {
@@ -48,9 +50,7 @@ def _session_report(session: ClientSession) -> ConnectedClient:
     counts = session.call_counts
     return ConnectedClient(
         via=client.via,
-        name=client.name
-        or session.peer
-        or session.last_client_name
+        name=mask(client.name or session.peer or session.last_client_name)
         or (program_name(client.pid) if client.pid else ""),
         pid=client.pid or None,
         since=rfc3339(time.time() - session.age),

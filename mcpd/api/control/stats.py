@@ -6,7 +6,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/ (text format, versi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -49,7 +49,8 @@ async def collect_stats(operations: Operations, name: str | None, *, processes: 
     def stats_of(server: ManagedServer) -> ServerStats:
         """The usage of a dedicated instance counts for its server."""
         own = [server, *(each for each in instances if each.original is server)]
-        return _server_stats(server, own, clients, _sum_costs([costs.get(each) for each in own]))
+        cost = _sum_costs([costs.get(each) for each in own])
+        return _server_stats(server, own, clients, cost, operations.redactor.mask)
 
     return Stats(
         since=rfc3339(operations.started_at),
@@ -91,6 +92,7 @@ def _server_stats(
     instances: Sequence[ManagedServer],
     clients: Sequence[ClientConnection],
     cost: ProcessCost | None,
+    mask: Callable[[str], str],
 ) -> ServerStats:
     name, tally, status = server.spec.name, server.call_stats, server.status()
     total = tally.total()
@@ -116,7 +118,7 @@ def _server_stats(
             for tool, count in tools
         ),
         clients=tuple(
-            client.name or str(client.pid)
+            mask(client.name) or str(client.pid)
             for client in clients
             if client.attached == name or client.calls.get(name)
         ),

@@ -43,7 +43,7 @@ export function tryOut(tool) {
     } catch (error) {
       const problems = error.data?.problems ?? [];
       const isMarked = problems.length > 0 && form.complain(problems);
-      result.fail(isMarked ? "The tool was not called: the marked fields do not match its schema." : `${error.message} (${after()})`);
+      result.fail(isMarked ? "The tool was not called: the marked fields do not match its schema." : `${error.message} (${after()})`, error.data?.code === "denied");
     } finally {
       clearInterval(watch);
       streams.delete(token);

@@ -6,7 +6,7 @@ import { moment, size, took } from "./units.js";
 
 const MOST = 500, PAST = 200;
 const LABELS = ["Time", "Client", "Server", "Call", "Outcome", "Duration", "Size", "Message"];
-const STATES = { ok: "ok", "tool-error": "bad", error: "bad", failed: "bad", "input-required": "pending" };
+const STATES = { ok: "ok", "tool-error": "bad", error: "bad", failed: "bad", denied: "denied", "input-required": "pending" };
 let stream = 0, rows = null;
 
 /** End the stream. */

@@ -91,7 +91,7 @@ function form(verb, parts, ask) {
     try {
       result.show({ success: true, error: "", data: null, warnings: [], ...(await ask()) }, after());
     } catch (error) {
-      result.fail(`${error.message} (${after()})`);
+      result.fail(`${error.message} (${after()})`, error.data?.code === "denied");
     } finally {
       send.disabled = false;
     }

@@ -9,17 +9,17 @@ const LONGEST_DATA = 120; // characters of base64 shown among the JSON
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const SOUNDS = ["audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/ogg", "audio/flac", "audio/aac", "audio/mp4", "audio/webm"];
 
-/** `{ element, show, fail, clear }`: `show` takes a `ToolResult`, `fail` an error message. */
+/** `{ element, show, fail, clear }`: `show` takes a `ToolResult`, `fail` an error message, and whether the call was denied. */
 export function resultView() {
   const verdict = make("p", { className: "verdict", role: "status" });
   const body = make("div");
   const element = make("section", { className: "result", hidden: true, "aria-label": "Result" }, verdict, body);
   let urls = [];
 
-  function begin(words, isGood) {
+  function begin(words, state) {
     clear();
     element.hidden = false;
-    element.dataset.state = isGood ? "ok" : "bad";
+    element.dataset.state = state;
     setText(verdict, words);
   }
 
@@ -31,7 +31,7 @@ export function resultView() {
   }
 
   function show(result, words) {
-    begin(`${result.success ? "Completed" : "The tool reported an error"} ${words}`, result.success);
+    begin(`${result.success ? "Completed" : "The tool reported an error"} ${words}`, result.success ? "ok" : "bad");
     const text = result.output || result.error || "";
     const data = result.data === null || result.data === undefined ? "" : JSON.stringify(result.data, null, 2);
     const isSaidTwice = data && isSame(text, result.data);
@@ -51,8 +51,8 @@ export function resultView() {
     element.scrollIntoView({ block: "nearest" });
   }
 
-  function fail(words) {
-    begin(clean(words), false);
+  function fail(words, isDenied) {
+    begin(clean(isDenied ? `Denied, and not sent. ${words}` : words), isDenied ? "denied" : "bad");
     element.scrollIntoView({ block: "nearest" });
   }
 

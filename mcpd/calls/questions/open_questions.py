@@ -39,8 +39,8 @@ class AskedQuestion(msgspec.Struct, eq=False):
     def describe(self, mask: Callable[[str], str]) -> OpenQuestion:
         caller = self.call.caller
         return OpenQuestion(
-            client=caller.describe(self.call.context),
-            call=self.call.description,
+            client=mask(caller.describe(self.call.context)),
+            call=mask(self.call.description),
             method=self.method,
             text=mask(self.text),
             since=rfc3339(self.since),

@@ -1,12 +1,13 @@
 """Calls that wait for a person's approval, because a rule says `ask`.
 
-The client that made the call is asked, if it supports elicitation. Whether it does or not, the call is listed
-in `mcpctl approvals`, and the first answer counts. Nothing is sent to the server before that.
+The client that made the call is asked, if it supports elicitation and the rule lets it. In any case, the call
+is listed in `mcpctl approvals`, and the first answer counts. Nothing is sent to the server before that.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import pwd
@@ -23,7 +24,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import SUSPENDED, Call, Caller, Scope, Stage, StageWork
-from mcpd.calls.permissions import PERMISSION, Policies
+from mcpd.calls.permissions import MAX_SHOWN, PERMISSION, Policies
 from mcpd.config.settings import Settings
 from mcpd.model.config_api import PendingApproval
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
@@ -82,7 +83,6 @@ NOTIFICATION_INTERVAL = 30.0
 """Seconds between two notifications: all calls that wait are in the list that they point to."""
 MAX_PENDING = 100
 """Calls that may wait for approval: each is a question to a person."""
-_MAX_ARGUMENTS = 500
 _ANSWERS = {
     "once": "Allow this call",
     "session": "Allow it until the client disconnects",
@@ -99,6 +99,8 @@ _OUTCOMES = {
 _APPROVED = ("once", "session", "always")
 _Use = tuple[str, ItemKind, str]
 """(definition name, kind, name)."""
+_Grant = tuple[_Use, str]
+"""(use, fingerprint of the rule that asked)."""
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -111,6 +113,8 @@ class _Pending(msgspec.Struct, eq=False):
     for this one."""
     use: _Use
     rule: PolicyRule
+    arguments: str
+    """What is shown, and sent."""
     asked_at: float = msgspec.field(default_factory=time.time)
     answer: str = ""
     """One of `_ANSWERS`, or `_INVALID`; empty until then."""
@@ -193,18 +197,20 @@ class Approvals:
         self.insert_rule = insert_rule
         self._pending: dict[str, _Pending] = {}
         self._numbers = itertools.count(1)
-        self._granted: weakref.WeakKeyDictionary[Caller, set[_Use]] = weakref.WeakKeyDictionary()
+        self._granted: weakref.WeakKeyDictionary[Caller, set[_Grant]] = weakref.WeakKeyDictionary()
 
     async def wait_approved(self, call: Call, use: _Use, rule: PolicyRule) -> None:
-        """Return when a person has approved the call. Raises Denied if not, Overloaded if too many wait."""
-        if use in self._granted.get(call.caller, ()):
+        """Return when a person has approved the call, whose params leave one reading. Raises Denied if not,
+        Overloaded if too many wait, and InvalidArguments if it cannot be shown."""
+        if (use, rule.fingerprint) in self._granted.get(call.caller, ()):
             await trio.lowlevel.checkpoint()
             return
+        arguments = _arguments(call, use)
         if len(self._pending) >= MAX_PENDING:
             message = f"{use[0]}: {MAX_PENDING} calls are already waiting for approval"
             raise Overloaded(f"{message}; nothing was sent, see `mcpctl approvals`", server=use[0])
         who = call.caller.describe(call.context)
-        pending = _Pending(call, call.caller.facts(call.context), who, use, rule)
+        pending = _Pending(call, call.caller.facts(call.context), who, use, rule, arguments)
         key = str(next(self._numbers))
         self._pending[key] = pending
         what = f"{who}: {use[1]} {shorten(use[2], 80)!r}"
@@ -221,7 +227,7 @@ class Approvals:
             elif pending.answer in _APPROVED:
                 await pending.question.returned.wait()  # answered elsewhere: the client is expected to return
         if pending.answer == "session":
-            self._granted.setdefault(call.caller, set()).add(use)
+            self._granted.setdefault(call.caller, set()).add((use, rule.fingerprint))
         if pending.answer not in _APPROVED:
             raise _refusal(pending)
 
@@ -266,14 +272,17 @@ class Approvals:
     def _question(self, pending: _Pending) -> bytes | None:
         """Return the params of the elicitation for this client; None if it cannot be asked."""
         call, (server, kind, name) = pending.call, pending.use
-        if not call.context.supports("elicitation") or call.context.version < R3:
+        if (
+            pending.rule.answer == "outside"
+            or not call.context.supports("elicitation")
+            or call.context.version < R3
+        ):
             return None
         why = f" ({pending.rule.reason})" if pending.rule.reason else ""
-        arguments = _arguments(call)
         answers = {key: label for key, label in _ANSWERS.items() if key != "always" or _can_last(pending)}
-        shown = f" with {arguments}" if arguments else ""
+        shown = f" with {pending.arguments}" if pending.arguments else ""
         body = {
-            "message": f"May the {kind} {shorten(name, 80)!r} of {server} be used{shown}? "
+            "message": f"May the {kind} '{_visible(name)}' of {server} be used{shown}? "
             f"A rule requires your approval{why}.",
             "requestedSchema": {
                 "type": "object",
@@ -302,11 +311,11 @@ class Approvals:
         return tuple(
             PendingApproval(
                 id=key,
-                client=each.who,
+                client=mask(each.who),
                 server=each.use[0],
                 kind=each.use[1],
-                name=each.use[2],
-                arguments=mask(_arguments(each.call)),
+                name=mask(_visible(each.use[2])),
+                arguments=mask(each.arguments),
                 rule=each.rule.place,
                 reason=each.rule.reason,
                 since=rfc3339(each.asked_at),
@@ -376,9 +385,22 @@ def _can_last(pending: _Pending) -> bool:
     return True
 
 
-def _arguments(call: Call) -> str:
-    arguments = bytes(wire.members_or_empty(call.params).get("arguments", b""))
-    return "" if arguments in (b"", b"{}") else shorten(arguments, _MAX_ARGUMENTS)
+def _arguments(call: Call, use: _Use) -> str:
+    """Return the arguments of a call in full. Raises InvalidArguments if nobody would read so much."""
+    server, kind, name = use
+    if len(call.params) > MAX_SHOWN:
+        text = f"its params have more than {MAX_SHOWN} bytes, too many to show to a person"
+        message = f"{server}: {kind} {shorten(name, 80)!r} was not used: it requires approval, and {text}"
+        raise InvalidArguments(message, [Problem("$", text)])
+    members = msgspec.json.decode(call.params, type=dict[str, object])
+    shown = {key: value for key, value in members.items() if key != "_meta" and value not in ({}, name)}
+    arguments = shown["arguments"] if shown.keys() == {"arguments"} else shown
+    return _visible(msgspec.json.encode(arguments).decode()) if shown else ""
+
+
+def _visible(text: str) -> str:
+    """Return text in which invisible characters are escaped as in JSON."""
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def _read_answer(result: Raw | bytes) -> str:

@@ -37,6 +37,7 @@ from mcpd.model.events import FAILURES, CallLogLevel, CallOutcome, CallRecord, C
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import parse_timestamp, rfc3339
 from mcpd.model.text import shorten
+from mcpd.privacy.redact import Redactor
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 
@@ -80,8 +81,10 @@ class CallEntry(msgspec.Struct, frozen=True, gc=False):
 class RecordMaker:
     """Makes the records of entries, in their order. Computes what consecutive entries share only once."""
 
-    def __init__(self, mask: Callable[[str], str], *, shows_contents: bool) -> None:
-        self._mask = mask
+    def __init__(self, redactor: Redactor, *, shows_contents: bool) -> None:
+        self._redactor = redactor
+        self._named: dict[str, str] = {}
+        """The masked names of tools and methods."""
         self._shows_contents = shows_contents
         self._second = 0
         self._second_text = ""
@@ -97,7 +100,7 @@ class RecordMaker:
         if entry.caller is not self._caller or entry.context is not self._context:
             self._identify(entry.caller, entry.context)
         if entry.spec is not self._spec:
-            self._spec, self._server = entry.spec, self._mask(server_label(entry.spec))
+            self._spec, self._server = entry.spec, self._redactor.mask(server_label(entry.spec))
         second = int(entry.at)
         if second != self._second:
             self._second, self._second_text = second, rfc3339(second)[:19]
@@ -109,8 +112,8 @@ class RecordMaker:
             pid=self._pid,
             via=self._via,
             server=self._server,
-            method=entry.method,
-            name=entry.tool[:_NAME_LENGTH] or _name_in(entry.method, params),
+            method=self._name(entry.method),
+            name=self._name(entry.tool or _name_in(entry.method, params)),
             duration_ms=round(entry.seconds * 1000, 3),
             request_bytes=entry.request_size,
             response_bytes=entry.response_size,
@@ -122,22 +125,32 @@ class RecordMaker:
             if is_temporary(name):
                 message = without_name(message, name)
             record.code = entry.code[:_CODE_LENGTH]
-            record.message = shorten(self._mask(message), _MESSAGE_LENGTH)
+            record.message = shorten(self._redactor.mask(message), _MESSAGE_LENGTH)
         if b'"traceparent"' in params and (trace := _TRACE_ID.match(trace_context(params)[0])):
             record.trace = trace[1]
         if self._shows_contents:
-            record.arguments, record.result = self._content(params), self._content(entry.result)
+            is_cut = entry.request_size > len(params)
+            result = self._content(entry.result, len(entry.result) == DIGESTED)
+            record.arguments, record.result = self._content(params, is_cut), result
         return record
 
     def _identify(self, caller: Caller, context: ClientContext) -> None:
         identity = caller.identify(context)
         self._caller, self._context = caller, context
-        self._client = "".join(c for c in identity.client[:_NAME_LENGTH] if c.isprintable())
+        shown = "".join(c for c in identity.client[:DIGESTED] if c.isprintable())
+        self._client = self._redactor.mask_start(shown, _NAME_LENGTH)
         self._pid, self._via = identity.pid or None, identity.via
 
-    def _content(self, content: bytes) -> str:
+    def _name(self, name: str) -> str:
+        masked = self._named.get(name)
+        if masked is None:
+            masked = self._named[name] = self._redactor.mask_start(name, _NAME_LENGTH)
+        return masked
+
+    def _content(self, content: bytes, is_cut: bool) -> str:
         # Masks first: a truncated secret would not be recognized.
-        return self._mask(content.decode(errors="replace"))[:_CONTENT]
+        text = content.decode(errors="ignore" if is_cut else "replace")
+        return self._redactor.mask_start(text, _CONTENT, is_cut=is_cut)
 
 
 def server_label(spec: ServerSpec) -> str:
@@ -168,7 +181,7 @@ def _name_in(method: str, params: bytes) -> str:
     member = _NAMED_BY.get(method)
     if member is None:
         return ""
-    return wire.string_or(wire.members_or_empty(params), member)[:_NAME_LENGTH]
+    return wire.string_or(wire.members_or_empty(params), member)
 
 
 log = logging.getLogger("mcpd.call_log")
@@ -209,7 +222,7 @@ class CallLogStageFactory:
 class CallLog(Stage):
     """The stage of all calls while it is on. `ended` never blocks or raises; `run` writes."""
 
-    def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
+    def __init__(self, path: Path, redactor: Redactor) -> None:
         self.path = path
         self.level = CallLogLevel.OFF
         self.otlp_endpoint = ""
@@ -220,7 +233,7 @@ class CallLog(Stage):
         """Records that fit now. If there is no room, the call is only counted."""
         self.omitted = 0
         """Calls that are counted, and will be written as one record. Only increased by others."""
-        self._mask = mask
+        self._redactor = redactor
         self._entries: list[CallEntry] = []
         self._waiting_bytes = 0
         self._made_room_at = -math.inf
@@ -317,7 +330,7 @@ class CallLog(Stage):
     async def _make_records(self, entries: Sequence[CallEntry], omitted: int) -> list[CallRecord]:
         """Return all records. Not in the thread: it would compete with the calls for the interpreter, and
         each switch costs more than a record."""
-        maker = RecordMaker(self._mask, shows_contents=self.level is CallLogLevel.CONTENTS)
+        maker = RecordMaker(self._redactor, shows_contents=self.level is CallLogLevel.CONTENTS)
         records: list[CallRecord] = []
         for start in range(0, len(entries), _AT_ONCE):
             if start:
@@ -362,11 +375,13 @@ class CallLog(Stage):
         from mcpd.calls.stages.spans import SpanFacts
 
         for entry, record in zip(entries, records, strict=False):  # without the record of omitted calls
+            parent, state = trace_context(entry.params)
             facts = SpanFacts(
                 entry.at,
                 entry.seconds,
-                *trace_context(entry.params),
-                entry.request_id.decode(errors="replace"),
+                parent,
+                self._redactor.mask(state),
+                self._redactor.mask_start(entry.request_id.decode(errors="replace"), _NAME_LENGTH),
                 entry.context.version,
             )
             self._exporter.add(record, facts)

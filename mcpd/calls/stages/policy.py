@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, Stage, is_name_unique
 from mcpd.calls.permissions import (
+    MAX_SHOWN,
     PERMISSION,
     Permission,
     Policies,
@@ -113,6 +114,8 @@ class RequiringPolicyStage(PolicyStage):
         self._rounds = rounds
 
     def require(self, call: Call, permission: Permission) -> None:
+        if permission.verdict.decision is Decision.ASK and len(call.params) <= MAX_SHOWN:
+            _reduce(call)
         if not self._rounds.continues(call, permission):
             call.slots[PERMISSION] = permission
 
@@ -213,6 +216,18 @@ def read_used_item(call: Call) -> tuple[ItemKind, str]:
     if method != "tools/call" or not is_name_unique(call.params):
         call.params = msgspec.json.encode(members)
     return found
+
+
+def _reduce(call: Call) -> None:
+    """Leave one way to read the params: the server must not read others than those that a person approved.
+
+    Raises InvalidArguments.
+    """
+    try:
+        call.params = msgspec.json.encode(msgspec.json.decode(call.params or b"{}"))
+    except (ValueError, RecursionError) as error:
+        message = f"{call.route.method}: params that need approval: {error}"
+        raise InvalidArguments(message, [Problem("$", str(error))]) from None
 
 
 _READ_MEMBERS = frozenset(("name", "uri", "ref", "type", "arguments"))
