@@ -236,6 +236,7 @@ class ServerDetail(TypedDict):
     cwd: NotRequired[str | None]
     env: NotRequired[list[str]]
     inherited_env: NotRequired[Mapping[str, str]]
+    withheld_env: NotRequired[list[str]]
     executable: NotRequired[str | None]
     path: NotRequired[str]
     log: NotRequired[list[str]]

@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from mcpd import __version__
+from mcpd.config.inherited_environment import inherited_environment, withheld_variables
 from mcpd.config.next_step import next_step
 from mcpd.io.broadcast import Broadcast
 from mcpd.model.api import (
@@ -41,7 +42,7 @@ from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.transports.child_process import Launch, child_environment, inherited_environment
+from mcpd.transports.child_process import Launch, child_environment
 from mcpd.wire.url import redact_url
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ class Operations:
             cwd=spec.cwd,
             env=tuple(sorted(env.keys() - {INSTANCE_VARIABLE})),
             inherited_env={name: mask(text) for name, text in inherited.items() if name not in spec.env},
+            withheld_env=tuple(name for name in withheld_variables(self.environ) if name not in spec.env),
             executable=launch.executable if launch else None,
             path=env.get("PATH", ""),
         )

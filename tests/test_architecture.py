@@ -50,27 +50,27 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 993,
+    "mcpd": 995,
     "mcpd/api": 5_498,
     "mcpd/auth": 5_166,
     "mcpd/calls": 6_523,
     "mcpd/client": 1_322,
-    "mcpd/config": 4_607,
+    "mcpd/config": 4_675,
     "mcpd/files": 595,
     "mcpd/gateway": 3_192,
     "mcpd/io": 781,
-    "mcpd/model": 4_011,
+    "mcpd/model": 4_013,
     "mcpd/privacy": 502,
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_284,
     "mcpd/state": 1_333,
     "mcpd/supervision": 4_041,
-    "mcpd/transports": 4_792,
+    "mcpd/transports": 4_779,
     "mcpd/wire": 1_287,
-    "ctl": 5_107,
+    "ctl": 5_132,
     "ctl/bridge": 1_719,
-    "ctl/commands": 4_459,
-    "ctl/editors": 3_806,
+    "ctl/commands": 4_480,
+    "ctl/editors": 3_809,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

@@ -29,6 +29,7 @@ from ctl.editors.import_plan import (
 from ctl.editors.merge import KnownEntry, MergedServer
 from ctl.editors.read_entries import IS_MCPD, DiscoveredEntries, EntrySource, discover
 from ctl.editors.secrets import masked_definition
+from mcpd.config.inherited_environment import to_pass_step, withheld_variables
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path
 
@@ -80,6 +81,11 @@ def import_(
     editors, files = parse_sources(sources)
     target = find_import_target(cli)
     discovered = _discover(editors, files, user, target, named=bool(sources))
+    discovered.warnings += [
+        f"{name} of this shell holds a password, so servers do not get it; to pass it: {to_pass_step(name)}"
+        for name in withheld_variables(os.environ)
+        if name not in target.shared_env
+    ]
     if only:
         _keep_only(discovered, only)
     can_ask = sys.stdin.isatty() and not yes

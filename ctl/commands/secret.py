@@ -14,9 +14,11 @@ from ctl.cli.arguments import seconds_option
 from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint, table
+from ctl.commands.config_edit import configuration_path
 from ctl.daemon.client import Json
 from ctl.show.progress import change_each, failed_member, hint_for, show_errors
 from ctl.show.status import BROKEN
+from mcpd.config.edit_config_file import put_variable
 from mcpd.config.secret_store import MAX_SECRET_SIZE, SECRET_NAME, change_secrets, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 
@@ -39,9 +41,10 @@ def secret() -> None:
 )
 @click.argument("name", shell_complete=_complete_names)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")
+@click.option("--env", "as_variable", is_flag=True, help="Also pass it to all servers as the variable NAME.")
 @seconds_option("--wait", 30.0, "How long to wait for the servers that are retried; 0 does not wait.")
 @click.pass_obj
-def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
+def set_(cli: CliContext, name: str, more: tuple[str, ...], as_variable: bool, wait: float) -> int:
     """Store a secret, or change its value.
 
     Then retries the servers that use it and have failed or need a login.
@@ -63,6 +66,8 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
     used = _servers_by_secret(cli).get(name, [])
     if not cli.out.json:
         cli.out.line(f"{name}: stored in {path}")
+    if as_variable:
+        _pass_to_all(cli, name)
     waiting, errors = _retry_broken(cli, used, wait)
     running = [server for server in used if server not in waiting]
     if cli.out.json:
@@ -71,6 +76,16 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
     elif running:
         cli.out.next_step(f"mcpctl reconnect {' '.join(running)}   (still running with the old value)")
     return 0
+
+
+def _pass_to_all(cli: CliContext, name: str) -> None:
+    """Add a secret to `settings.env`. Servers that get another environment by that start anew."""
+    path, running = configuration_path(cli)
+    put_variable(path, name, f"${{secret:{name}}}")
+    if running:
+        cli.call("mcpd/reload")
+    if not cli.out.json:
+        cli.out.line(f"{name}: passed to all servers by settings.env in {path}")
 
 
 def _retry_broken(cli: CliContext, used: Sequence[str], wait: float) -> tuple[list[str], list[DaemonError]]:

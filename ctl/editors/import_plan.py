@@ -243,6 +243,8 @@ class ImportTarget:
     """Name → profile, as in the file."""
     policies: object = None
     """The rules, as in the file."""
+    shared_env: Collection[str] = ()
+    """The names of the variables that all servers have, as in the file."""
 
     def visible_servers(self, server: str | None, profile: str | None) -> Mapping[str, Mapping[str, object]]:
         """Return the servers that an entry for one server, one profile, or everything provides."""
@@ -295,6 +297,7 @@ def find_import_target(cli: CliContext) -> ImportTarget:
         active | frozenset(servers),
         profiles,
         found.settings.get("policies"),
+        mapping(found.settings.get("env")).keys(),
     )
 
 

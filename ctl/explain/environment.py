@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from mcpd.config.inherited_environment import withheld_variables
+
 TIMEOUT = 5.0
 """Seconds. Some shells take two to start."""
 _MARK = "__mcpd_environment__"
@@ -73,7 +75,7 @@ _RARELY_MATTER = re.compile(
 def missing_variables(shell: Mapping[str, str], server: Iterable[str], stderr: str) -> list[str]:
     """Return the names of variables of a login shell that a `server` lacks; first those that its stderr
     mentions."""
-    return _mentioned_first(shell.keys() - set(server), stderr)
+    return _mentioned_first(shell.keys() - {*server, *withheld_variables(shell)}, stderr)
 
 
 def different_variables(shell: Mapping[str, str], inherited: Mapping[str, str], stderr: str) -> list[str]:

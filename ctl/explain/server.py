@@ -219,6 +219,7 @@ def explain(
         "url": detail.get("url") or None,
         "binary": _binary(detail, login),
         "environment": _environment(detail, login),
+        "withheld": _withheld(detail, login),
         "asked_by": requested[-1] if requested else None,
         "questions": server.get("questions", []),
         "waiting": server.get("waiting", []),
@@ -303,6 +304,16 @@ def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Expla
     }
 
 
+def _withheld(detail: ServerDetail, login: Mapping[str, str] | None) -> list[str]:
+    """Return the variables of mcpd or a login shell that are not passed, because they hold a password."""
+    if not detail.get("path"):
+        return []
+    from mcpd.config.inherited_environment import withheld_variables
+
+    missing = set(withheld_variables(login or {})).difference(detail.get("env", ()))
+    return sorted(missing.union(detail.get("withheld_env", ())))
+
+
 def explanation_lines(explanation: Explanation, server: ServerStatus, fit: int | None) -> list[Line]:
     status, failure = server["status"], server.get("last_error")
     cause = in_local_time(short_message(explanation["cause"]))
@@ -324,6 +335,8 @@ def explanation_lines(explanation: Explanation, server: ServerStatus, fit: int |
     if url := explanation["url"]:
         rows.append(("url", url))
     rows += _environment_rows(explanation["environment"], status, failure)
+    if not failure or failure["kind"] != "spawn":
+        rows += _withheld_rows(explanation["withheld"])
     if rows:
         lines += [[], *labelled_lines(rows)]
     lines += _warning_lines(server)
@@ -369,6 +382,16 @@ def _environment_rows(environment: Explanation | None, status: str, failure: Fai
     if names := environment["different"]:
         rows.append(("differs", f"{_first(names)} (your shell has another value; set it with `env`)"))
     return rows
+
+
+def _withheld_rows(names: Sequence[str]) -> Rows:
+    if not names:
+        return []
+    from mcpd.config.inherited_environment import to_pass_step
+
+    return [
+        ("withheld", f"{name}, which holds a password; to pass it: {to_pass_step(name)}") for name in names
+    ]
 
 
 def _first(names: Sequence[str]) -> str:

@@ -59,6 +59,12 @@ def put_profile(path: Path, name: str, profile: Mapping[str, object]) -> None:
     write_document(path, document.with_value((*_settings_path(document), "profiles", name), profile))
 
 
+def put_variable(path: Path, name: str, value: str) -> None:
+    """Add a variable to the `env` of all servers, or replace it. Raises what `add_server` does."""
+    document = read_document(path)
+    write_document(path, document.with_value((*_settings_path(document), "env", name), value))
+
+
 def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool:
     """Remove a profile, and the objects that contained nothing else. Return False, and write nothing, if it
     is not `profile`, or if another setting may refer to it.

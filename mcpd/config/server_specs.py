@@ -143,6 +143,7 @@ class _SpecParser(msgspec.Struct, eq=False):
             problems.append(problem)
             return
         assert isinstance(definition, Mapping)
+        definition = self._with_shared_environment(definition)
         start = len(problems)
         expanded = expand(definition, self.environ, path, base_dir=self.base_dir, fetched=self.fetched)
         problems += expanded.problems
@@ -175,6 +176,14 @@ class _SpecParser(msgspec.Struct, eq=False):
                 spec = attrs.evolve(spec, unresolved=again)
             self.specs[name] = spec
         self._note_secrets({CANONICAL_NAMES[key]: each for key, each in members.items()}, expanded, path)
+
+    def _with_shared_environment(self, definition: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the definition with the variables in `settings.env`, which its own override."""
+        by_name = {CANONICAL_NAMES.get(key): key for key in definition}
+        own = definition.get(key := by_name.get("env", "env")) or {}
+        if not self.settings.env or "command" not in by_name or not isinstance(own, Mapping):
+            return definition
+        return {**definition, key: {**self.settings.env, **own}}
 
     def _note_secrets(self, definition: Mapping[str, object], expanded: ExpansionResult, path: str) -> None:
         passed = [item for item in expanded.substitutions if _is_passed_to_server(item.path, path)]

@@ -204,6 +204,7 @@ class PlainSettings(Record):
 class WrittenSettings(PlainSettings):
     """The settings as written. None: not set."""
 
+    env: Mapping[str, str] | None = field("Environment variables of every local server.")
     timeout: Milliseconds | None = field("Milliseconds that a call may take without progress, on any server.")
     profiles: Mapping[str, object] | None = field(
         "Named selections of servers and tools, for clients that see less.", shape=PROFILES_SHAPE
@@ -226,6 +227,8 @@ SETTINGS = written_fields(WrittenSettings)
 class Settings(PlainSettings):
     """The daemon's own settings, and the defaults of every server."""
 
+    env: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """Added to the `env` of each definition of a local server, in which their variables are expanded."""
     timeouts: Timeouts = attrs.field(factory=Timeouts)
     restart: RestartPolicy = attrs.field(factory=RestartPolicy)
     profiles: Mapping[str, Profile] = attrs.field(factory=dict)
@@ -246,10 +249,12 @@ def parse_settings(
     warnings: list[str],
 ) -> Settings:
     """Parse the object at `path`. Errors are added to `problems`, and the default is used instead."""
-    expanded = expand(values, environ, path)
+    expanded = expand({key: value for key, value in values.items() if key != "env"}, environ, path)
     problems += expanded.problems
     problems += [misplaced_reference(where, reference) for where, reference in expanded.unresolved]
-    written = read(expanded.value, WrittenSettings, path, problems)
+    assert isinstance(expanded.value, dict)
+    own = {"env": values["env"]} if "env" in values else {}
+    written = read({**expanded.value, **own}, WrittenSettings, path, problems)
     profiles = read_profiles(written.profiles or {}, join_path(path, "profiles"), problems)
     policies = read_policies(written.policies, join_path(path, "policies"), environ, problems)
     directories = written.profile_by_directory or {}
@@ -262,6 +267,7 @@ def parse_settings(
     plain = {each.name: getattr(written, each.name) for each in attrs.fields(PlainSettings)}
     return Settings(
         **plain,
+        env=written.env or {},
         profiles=profiles,
         policies=(*read_only_rules(profiles, join_path(path, "profiles")), *policies),
         profile_by_directory=read_profile_rules(

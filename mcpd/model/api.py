@@ -136,7 +136,9 @@ class ServerDetail(Record):
     env: tuple[str, ...] = ()
     """The names of the child process's environment variables."""
     inherited_env: Mapping[str, str] = attrs.field(factory=dict)
-    """The variables that the child process inherits from mcpd, such as LANG and SSL_CERT_FILE."""
+    """The variables that the child process inherits from mcpd, such as LANG and HTTPS_PROXY."""
+    withheld_env: tuple[str, ...] = ()
+    """The names of variables such as HTTPS_PROXY that it does not inherit, because they hold a password."""
     executable: str | None = None
     """The path of the program that mcpd found for the command."""
     path: str = ""

@@ -15,18 +15,12 @@ from typing import Protocol
 import msgspec
 import trio
 
+from mcpd.config.inherited_environment import inherited_environment
 from mcpd.io.turns import TurnLimit
 from mcpd.model.server_spec import StdioSpec
 from mcpd.process.containers import CONTAINERS, END_TIMEOUT, Containers, track_containers
 from mcpd.process.labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
 
-INHERITED = frozenset(
-    {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
-    # CA certificate locations: not secret, and needed for downloads behind a corporate proxy.
-    | {"CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"}
-)
-INHERITED_PREFIXES = ("LC_", "XDG_")
-"""Proxy variables are not inherited because they may contain a password; set them in `env`."""
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -49,13 +43,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> dict[str, str]:
     """Return the inherited variables, those of the definition, and mcpd's mark."""
     return {"PATH": DEFAULT_PATH, **inherited_environment(ours), **spec.env, INSTANCE_VARIABLE: mark}
-
-
-def inherited_environment(ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that every child process inherits. None of them is secret."""
-    return {
-        name: text for name, text in ours.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)
-    }
 
 
 def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str, runtime: str = "") -> Launch:

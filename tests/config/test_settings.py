@@ -57,6 +57,7 @@ def test_other_address_is_refused_with_the_reason(text: str, message: str) -> No
 def test_every_setting_is_passed_on() -> None:
     found, problems = parsed(
         {
+            "env": {"A": "${secret:TOKEN}"},
             "timeout": 5000,
             "debug": True,
             "validate": True,
@@ -73,6 +74,7 @@ def test_every_setting_is_passed_on() -> None:
     )
     assert problems == []
     assert found == Settings(
+        env={"A": "${secret:TOKEN}"},
         timeouts=Timeouts(call=5, ping=1, ping_idle=3),
         restart=RestartPolicy(cap=1),
         debug=True,
@@ -96,6 +98,7 @@ def test_every_setting_is_passed_on() -> None:
         ({"openTelemetry": "127.0.0.1:4318"}, "$.settings.openTelemetry"),
         ({"openTelemetry": "http://me:secret@127.0.0.1:4318"}, "$.settings.openTelemetry"),
         ({"http": "${NOPE}"}, "$.settings.http"),
+        ({"env": {"A": 1}}, "$.settings.env.A"),
         ({"maxStarts": 0}, "$.settings.maxStarts"),
         ({"profiles": {"a": {"server": []}}}, "$.settings.profiles.a.server"),
         ({"profiles": {"a": {"validate": "yes"}}}, "$.settings.profiles.a.validate"),

@@ -67,7 +67,7 @@ def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl:
     assert f"{shell}/mcp-server-files as its command" in ran.out.splitlines()[-1]
     received = mcpctl("why", "files", "--json").json()
     assert received["binary"]["in_login_shell"] == f"{shell}/mcp-server-files"
-    assert "HTTPS_PROXY" in received["environment"]["missing"]
+    assert received["withheld"] == ["HTTPS_PROXY"]
     assert received["evidence"]["kind"] == "spawn"
 
 

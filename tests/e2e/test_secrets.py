@@ -163,6 +163,28 @@ def test_mcpctl_stores_lists_and_deletes_secrets(start: Start, tmp_path: Path) -
     assert mcpctl(daemon, "secret", "remove", "TOKEN", "--yes").returncode == 5
 
 
+def test_proxy_is_passed_to_servers_and_one_with_a_password_as_a_secret(start: Start) -> None:
+    """`why` and `import` name the command for it. A definition overrides what all servers have."""
+    proxy, own = "http://me:s3cr3t-word@proxy:3128", "http://127.0.0.1:1"
+    places = {"https_proxy": proxy, "HTTP_PROXY": "http://proxy:3128", "UV_INDEX_URL": "https://t0k@pypi.x/"}
+    daemon = start({"a": fake(), "b": fake(env={"https_proxy": own})}, environ={**places, "OTHER": "x"})
+    daemon.wait_connected("a", "b")
+    before = daemon.status("a")["pid"]
+    inherited = environment_of(daemon, "a")
+    assert inherited["HTTP_PROXY"] == "http://proxy:3128"
+    assert inherited.keys().isdisjoint(("https_proxy", "UV_INDEX_URL", "OTHER"))
+    step = "printenv https_proxy | mcpctl secret set https_proxy --env"
+    assert step in mcpctl(daemon, "why", "a").stdout
+    assert step in mcpctl(daemon, "import", "--dry-run").stderr
+    stored = mcpctl(daemon, "secret", "set", "https_proxy", "--env", stdin=proxy)
+    assert stored.returncode == 0, stored
+    daemon.wait_status("a", lambda status: status["status"] == "connected" and status["pid"] != before)
+    assert environment_of(daemon, "a")["https_proxy"] == proxy
+    assert environment_of(daemon, "b")["https_proxy"] == own
+    assert step not in mcpctl(daemon, "import", "--dry-run").stderr
+    assert "s3cr3t-word" not in daemon.config.read_text() + mcpctl(daemon, "debug", "a", "--json").stdout
+
+
 @pytest.mark.parametrize(
     "argv",
     [["TOKEN", "hunter2-value"], ["TOKEN=hunter2-value"], ["--", "TOKEN", "hunter2-value"]],
