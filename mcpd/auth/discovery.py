@@ -192,6 +192,9 @@ class GuardedFetch:
         except OSError as error:
             refused = isinstance(error, _ForbiddenAddress)
             raise FetchError(error.strerror or str(error), is_forbidden=refused) from None
+        except UnicodeError:
+            message = f"{quote(_host(url))} is not a valid host name"
+            raise FetchError(message, is_forbidden=True) from None
         except bodies.BodyTooLarge:
             message = f"its answer has more than {MAX_BYTES} bytes"
             raise FetchError(message, may_have_arrived=True) from None

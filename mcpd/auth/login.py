@@ -8,6 +8,7 @@ its deadline. Its error names the step that failed.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -49,6 +50,8 @@ from mcpd.model.errors import LoginFailed
 from mcpd.model.login import AuthExplanation, AuthStep, LoginOffer
 from mcpd.model.server_spec import DEFAULT_ACCOUNT, OAuthSettings, RemoteSpec
 from mcpd.model.status import rfc3339
+
+log = logging.getLogger("mcpd.auth")
 
 StoredLoginsNow = Callable[[], Awaitable[Collection[StoredLogin]]]
 """Returns what earlier logins left."""
@@ -190,6 +193,9 @@ class LoginAttempt:
             self._end(error)
         except FetchError as error:
             self._end(step_failed("login", error))
+        except Exception as error:  # a bug must not end other logins, and the daemon with them
+            log.exception("an error in mcpd itself while logging in")
+            self._end(LoginError("login", f"internal error ({type(error).__name__})"))
         finally:
             self._end(LoginError("login", "it was cancelled"))
 

@@ -47,6 +47,8 @@ URLS = (
     "https://192.0.2.1:0/x",
     "//192.0.2.1/x",
     "https://",
+    "https://a..b/x",
+    "https://xn--0/x",
     "https://\u202eevil/\r\nX: y",
     "x" * 20_000,
 )
