@@ -328,6 +328,10 @@ class AddParams(TypedDict):
     save: NotRequired[bool]
     replace: NotRequired[bool]
 
+class EditParams(TypedDict):
+    server: str
+    changes: Mapping[str, object]
+
 class RemoveParams(TypedDict):
     server: str
     save: NotRequired[bool]
@@ -752,6 +756,10 @@ class Call(Protocol):
     @overload
     def __call__(
         self, method: Literal["mcpd/add"], params: AddParams, **options: Unpack[CallOptions]
+    ) -> Reply[ApplyResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/edit"], params: EditParams, **options: Unpack[CallOptions]
     ) -> Reply[ApplyResult]: ...
     @overload
     def __call__(

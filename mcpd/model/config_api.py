@@ -83,6 +83,14 @@ class AddParams(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class EditParams(Record):
+    server: str
+    changes: Mapping[str, object]
+    """A JSON Merge Patch (RFC 7396): members with their new values, and null for those to remove. Other
+    members, such as secrets that are shown masked, stay as they are."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RemoveParams(Record):
     server: str
     save: bool = True

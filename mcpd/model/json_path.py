@@ -67,3 +67,16 @@ def type_name(value: object) -> str:
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"
     return names.get(type(value), f"a {type(value).__name__}")
+
+
+def merge_patch(target: object, patch: object) -> dict[str, object]:
+    """Return the object `target` with the changes of a JSON Merge Patch (RFC 7396). Changes neither."""
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items() if isinstance(patch, Mapping) else ():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            merged[name] = merge_patch(merged.get(name), value)
+        else:
+            merged[name] = value
+    return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, insert_rule, remove_server
 from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, parse_config
-from mcpd.config.masking import mask_definition
+from mcpd.config.masking import MASK, mask_definition
 from mcpd.config.server_specs import ParsedServers, parse_valid_servers
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.watcher import watch_files
@@ -24,7 +25,7 @@ from mcpd.io.broadcast import AsyncValue
 from mcpd.model.config_api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.json_path import is_within, join_path
+from mcpd.model.json_path import is_within, join_path, merge_patch
 from mcpd.model.server_spec import InvalidSpec, ServersDiff, ServerSpec, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.privacy.redact import Redactor
@@ -264,29 +265,40 @@ class ActiveConfig:
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
     ) -> ApplyResult:
         """Add one server. Raises BadSpec or CannotWrite before anything is changed."""
-
         async with self._changing:
             if name in self._definitions and not replace:
                 fix = f"replace it with `mcpctl add --replace`, or run `mcpctl remove {name}` first"
                 message = f"a server named {name!r} already exists"
                 raise BadSpec([Problem(join_path(_SERVERS, name), message, fix)])
-            servers = {**self._definitions, name: definition}
-            parsed = await self._parse_edited(servers)
-            fresh = None
-            if save:
-                self._require_file()
-                fresh = await self.file.edit(
-                    self.loaded, lambda: add_server(self.loaded.path, name, definition, replace=True)
-                )
-            return self._apply_edit(parsed, servers, fresh)
+            return await self._put(name, definition, save=save)
+
+    async def edit(self, name: str, changes: Mapping[str, object]) -> ApplyResult:
+        """Change members of a definition, and save it. `changes`: a JSON Merge Patch (RFC 7396).
+
+        Raises UnknownServer, BadSpec or CannotWrite before anything is changed.
+        """
+        async with self._changing:
+            self._require_defined(name)
+            if MASK in json.dumps(changes):
+                fix = "write the value, or leave the member out to keep it"
+                raise BadSpec([Problem(join_path(_SERVERS, name), f"a value contains the mask {MASK}", fix)])
+            return await self._put(name, merge_patch(self._definitions[name], changes), save=True)
+
+    async def _put(self, name: str, definition: Mapping[str, object], *, save: bool) -> ApplyResult:
+        servers = {**self._definitions, name: definition}
+        parsed = await self._parse_edited(servers)
+        fresh = None
+        if save:
+            self._require_file()
+            fresh = await self.file.edit(
+                self.loaded, lambda: add_server(self.loaded.path, name, definition, replace=True)
+            )
+        return self._apply_edit(parsed, servers, fresh)
 
     async def remove(self, name: str, *, save: bool) -> ApplyResult:
         """Remove one server. Raises UnknownServer, BadSpec, or CannotWrite; then nothing is changed."""
-
         async with self._changing:
-            if name not in self._definitions:
-                self._supervisor.get(name)  # raises UnknownServer with similar names
-                raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
+            self._require_defined(name)
             rest = {known: each for known, each in self._definitions.items() if known != name}
             parsed = await self._parse_edited(rest)
             fresh = None
@@ -442,6 +454,11 @@ class ActiveConfig:
 
     async def _parse_edited(self, servers: Definitions) -> ParsedServers:
         return await self.file.thread.run(partial(self._parse, servers, _SERVERS, edited=True))
+
+    def _require_defined(self, name: str) -> None:
+        if name not in self._definitions:
+            self._supervisor.get(name)  # raises UnknownServer with similar names
+            raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
 
     def _require_file(self) -> None:
         if self.loaded.source.startswith("$"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -112,3 +113,54 @@ def test_messages_are_shown_live_with_secrets_masked(chromium: Browser, daemon: 
         page.wait_for_selector("#messages summary:has-text('tools/call')")
         page.click("#tab-tools")
         opened.assert_nothing_else_happened()
+
+
+def test_a_server_is_edited_and_removed_on_the_page(chromium: Browser, start: Start) -> None:
+    """Secrets are masked on the page, and stay; an invalid change says why."""
+    daemon = start({"one": fake(env={"API_KEY": "a-secret-value", "MODE": "x"}), "two": fake()}, *PORT)
+    daemon.wait_connected("one", "two")
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.click("#servers li:has-text('one') .pick")
+        page.click("#edit")
+        editor = page.locator("dialog.editor")
+        env, timeout = editor.locator("[name=env]"), editor.locator("[name=timeout]")
+        expect(env).to_have_value('{"API_KEY":"***","MODE":"x"}')
+        env.fill('{"API_KEY": "***", "MODE": "y"}')
+        timeout.fill("-1")
+        editor.get_by_role("button", name="Save").click()
+        expect(editor.locator(".trouble")).to_contain_text("timeout")
+        timeout.fill("5000")
+        editor.get_by_role("button", name="Save").click()
+        expect(page.locator("#said")).to_have_text("one: saved")
+        expect(editor).to_have_count(0)
+        saved = json.loads(daemon.config.read_text())["mcpServers"]["one"]
+        assert saved["env"] == {"API_KEY": "a-secret-value", "MODE": "y"}
+        assert saved["timeout"] == 5000
+        assert "description" not in saved
+        page.click("#remove")
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog.editor")).to_have_count(0)
+        page.click("#remove")
+        editor.get_by_role("button", name="Remove").click()
+        expect(page.locator("#servers li:has-text('one')")).to_have_count(0)
+        assert list(json.loads(daemon.config.read_text())["mcpServers"]) == ["two"]
+        assert not opened.complaints
+        assert not opened.dialogs
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_calls_are_readable_at_each_width(chromium: Browser, daemon: Daemon, width: int) -> None:
+    """No word of a usual name is broken, and nothing is wider than the page."""
+    with daemon.client() as client:
+        client.call("echoes", "echo", {"text": "x"})
+    with window(chromium, daemon, width=width) as opened:
+        page = opened.page
+        page.click("#page-calls")
+        row = page.locator("#calls tbody tr").first
+        expect(row.locator("[data-label=Call]")).to_contain_text("echo")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        heights = row.locator("td:not([data-label=Message])").evaluate_all(
+            "(cells) => cells.map((each) => each.firstElementChild?.getClientRects().length ?? 1)"
+        )
+        assert set(heights) == {1}

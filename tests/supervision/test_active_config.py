@@ -14,7 +14,7 @@ import trio.testing
 
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.load_at_start import load_at_start
-from mcpd.model.errors import BadSpec, Conflict
+from mcpd.model.errors import BadSpec, Conflict, UnknownServer
 from mcpd.model.events import Event
 from mcpd.model.server_spec import InvalidSpec, StdioSpec
 from mcpd.state.active_config import ActiveConfig
@@ -83,6 +83,23 @@ async def test_deleted_default_file_is_reported_and_servers_keep_running(home: H
     assert (home.names, configuration.status().problems) == ([], ())
     await configuration.add("b", {"command": "x"}, save=True)
     assert home.names == ["b"]
+
+
+async def test_edit_changes_only_what_it_names(home: Home) -> None:
+    """A secret that was shown masked stays; a mask that would replace one is refused."""
+    entry = {"command": "x", "args": ["a"], "env": {"API_KEY": "s3cr3t-value", "B": "1"}, "cwd": "/"}
+    home.file.write_text(json.dumps({"mcpServers": {"a": entry, "other": {"command": "y"}}}))
+    active = home.begin()
+    changes = {"args": ["b"], "env": {"B": None, "C": "2"}, "cwd": None}
+    assert (await active.edit("a", changes)).changed == ("a",)
+    wanted = {"command": "x", "args": ["b"], "env": {"API_KEY": "s3cr3t-value", "C": "2"}}
+    assert json.loads(home.file.read_text())["mcpServers"] == {"a": wanted, "other": {"command": "y"}}
+    for wrong in ({"env": {"API_KEY": "***"}}, {"command": 5}):
+        with pytest.raises(BadSpec):
+            await active.edit("a", wrong)
+    with pytest.raises(UnknownServer):
+        await active.edit("b", {})
+    assert json.loads(home.file.read_text())["mcpServers"]["a"] == wanted
 
 
 async def test_status_names_the_copy_that_is_used_for_an_unusable_file(

@@ -38,6 +38,7 @@ from mcpd.model.config_api import (
     ConfigCheck,
     ConfigCheckParams,
     ConfigView,
+    EditParams,
     RemoveParams,
     SetServersParams,
 )
@@ -229,6 +230,11 @@ METHODS: Mapping[str, Method[Any]] = {
         lambda config, params: config.add(
             params.server, params.definition, save=params.save, replace=params.replace
         ),
+    ),
+    "mcpd/edit": _config_method(
+        "Change members of a server's definition, and save them to the configuration file.",
+        EditParams,
+        lambda config, params: config.edit(params.server, params.changes),
     ),
     "mcpd/remove": _config_method(
         "Remove a server.",

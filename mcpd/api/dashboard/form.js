@@ -9,14 +9,14 @@ const ARGUMENTS = "$.arguments"; // where the daemon's complaints begin
 
 /**
  * `{ element, other, read, complain }`: `other` switches between the two; `read()` returns the arguments as JSON text, or null after showing the errors; `complain` shows
- * the daemon's errors, `[{ path, message }]`, and returns whether all of them had a field.
+ * the daemon's errors, `[{ path, message }]`, and returns whether all of them had a field. `value`: what is shown at first.
  */
-export function formFor(schema) {
+export function formFor(schema, { label = "Arguments as JSON", value: first = null } = {}) {
   const shape = fieldOf(schema);
   const fields = shape.kind === "group" ? groupOf(shape) : null;
   const words = make("textarea", { rows: 4, className: "code", value: "{}", spellcheck: false, autocomplete: "off" });
   const wrong = make("p", { className: "wrong", hidden: true });
-  const asJson = make("div", { className: "field" }, make("label", {}, "Arguments as JSON", words), wrong);
+  const asJson = make("div", { className: "field" }, make("label", {}, label, words), wrong);
   const none = make("p", { className: "dim" }, "This tool takes no arguments.");
   const asForm = fields?.element ?? none;
   const other = button("", change, { className: "quiet small" });
@@ -47,7 +47,7 @@ export function formFor(schema) {
     try {
       const value = parse(words.value.trim() || "{}");
       if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
-      scold("The arguments must be a JSON object: { … }.");
+      scold("This must be a JSON object: { … }.");
     } catch (error) {
       scold(`Invalid JSON: ${error.message}.`);
     }
@@ -86,7 +86,8 @@ export function formFor(schema) {
     return problems.every(({ path }) => sink.places.has(path));
   }
 
-  show(!fields && !isEmpty(schema));
+  show((!fields && !isEmpty(schema)) || (first !== null && !fields.fill(first)));
+  if (first !== null) words.value = JSON.stringify(first, null, 2);
   return { element, other, read, complain };
 }
 

@@ -2,6 +2,7 @@
 
 import { isOn, reconnect, toggle } from "./actions.js";
 import { block, button, byId, clean, make, withCode } from "./dom.js";
+import { edit, remove } from "./edit.js";
 import { loginButton, loginKey, loginPanel } from "./server_login.js";
 import { chosen, figures, now } from "./state.js";
 import { turnTo } from "./tabs.js";
@@ -23,7 +24,9 @@ export function drawHead() {
       make("span", { className: "acts" },
         server.status === "needs-auth" && loginButton(server.name, drawHead),
         button("Reconnect", () => reconnect(server.name), { id: "reconnect", disabled: !isOn(server), title: "r" }),
-        button(isOn(server) ? "Disable" : "Enable", () => toggle(server.name), { id: "toggle", title: "t" }))),
+        button(isOn(server) ? "Disable" : "Enable", () => toggle(server.name), { id: "toggle", title: "t" }),
+        button("Edit", () => edit(server.name), { id: "edit" }),
+        button("Remove", () => remove(server.name), { id: "remove" }))),
     make("p", { "data-state": server.status },
       make("b", { className: "state" }, server.status), " ", make("span", { className: "dim" }, distance(server.since, "for")),
       ...(server.reason ? [" · ", make("bdi", {}, ...withCode(server.reason))] : [])),

@@ -51,13 +51,15 @@ ALLOWED_METHODS = frozenset(
         "reconnect",
         "enable",
         "disable",
+        "edit",
+        "remove",
         "login/begin",
         "login/wait",
         "login/cancel",
     )
 )
-"""None of these changes the set of servers: that can start programs, so it requires the Unix socket. Logins
-are safe, because a person finishes them at the authorization server."""
+"""What a person can do on the page, who has opened it with `mcpctl ui`. New servers require the Unix socket.
+Logins are safe, because a person finishes them at the authorization server."""
 PROTOCOL = "mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Maximum length of a message from the page."""
