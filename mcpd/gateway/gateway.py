@@ -24,6 +24,7 @@ from mcpd.calls.stages.known_items import KnownItemStageFactory
 from mcpd.calls.stages.login import LoginLinks, LoginLinkStageFactory, LoginToolStageFactory
 from mcpd.calls.stages.lost_session import LostSessionStageFactory
 from mcpd.calls.stages.policy import PolicyStageFactory
+from mcpd.calls.stages.tasks import TaskStageFactory
 from mcpd.calls.stages.use_limits import UseLimitStageFactory
 from mcpd.calls.stages.validation import ValidationStageFactory
 from mcpd.gateway import legacy, lists, modern
@@ -89,6 +90,7 @@ class Gateway:
             LoginToolStageFactory(),  # its answer needs no permission, and is never sent
             # These come before the cache, because they also apply to cached results.
             PolicyStageFactory(self.policies),
+            TaskStageFactory(self.policies),
             UseLimitStageFactory(self.policies),
             ApprovalStageFactory(self.policies, self.approvals),
             KnownItemStageFactory(),

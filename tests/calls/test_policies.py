@@ -26,7 +26,7 @@ from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule, Profile
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
-from tests.gateway.mcp_client import meta
+from tests.gateway.mcp_client import MODERN, meta
 from tests.gateway.model import LEGACY, Json, World, make_catalog, make_upstream, world
 from tests.model.test_policy import URIS
 
@@ -354,6 +354,46 @@ async def test_client_that_renames_itself_keeps_its_former_names(w: World) -> No
     for number in range(40):
         client.name = f"name {number}"
         assert_refused(w, client.ask("tools/call", name="delete_repo", arguments={}))
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_tasks_belong_to_the_client_that_made_them(w: World, modern: bool) -> None:
+    """And its rules apply to them."""
+    version = MODERN if modern else LEGACY
+    legacy: Json = {"tasks": {"list": {}}}
+    extension = {"extensions": {"io.modelcontextprotocol/tasks": {}}} if modern else legacy
+    w.server.upstream = make_upstream(w.wire, version, tools={}, **extension)
+    one, other = Client(w, modern=modern), Client(w, modern=modern, name="codex")
+
+    def result_of(client: Client, method: str, result: Json, **params: Any) -> Any:
+        w.wire.frames.clear()
+        assert client.ask(method, **params) is None
+        (frame,) = map(json.loads, w.wire.frames)
+        assert frame["method"] == method
+        w._say({"id": frame["id"], "result": result})
+        w.wire.frames.clear()
+        return client.frames[-1].get("result")
+
+    task = {"taskId": "t-1", "status": "working", "createdAt": "x", "lastUpdatedAt": "x", "ttl": 1}
+    created = {"resultType": "task", **task} if modern else {"task": task}
+    result_of(one, "tools/call", created, name="delete_repo", arguments={}, task={})
+    done = {"resultType": "complete", **task}
+    assert result_of(one, "tasks/get", done, taskId="t-1")["taskId"] == "t-1"
+    methods = ("get", "cancel", "update") if modern else ("get", "cancel", "result")
+    for method in methods:
+        assert_refused(w, other.ask(f"tasks/{method}", taskId="t-1"), "invalid_arguments")
+        assert_refused(w, one.ask(f"tasks/{method}", taskId="t-2"), "invalid_arguments")
+        assert_refused(w, other.ask(f"tasks/{method}", taskId="t-1", taskID="t-2"), "invalid_arguments")
+    if not modern:
+        listed = {"tasks": [task, {**task, "taskId": "t-2"}], "nextCursor": "x"}
+        assert result_of(one, "tasks/list", listed) == {"tasks": [task], "nextCursor": "x"}
+        assert result_of(other, "tasks/list", listed)["tasks"] == []
+    apply(w, NO_DELETE)
+    for method in methods:
+        assert_refused(w, one.ask(f"tasks/{method}", taskId="t-1"), "denied")
+    apply(w, rule("deny", servers=("srv",)))
+    if not modern:
+        assert_refused(w, one.ask("tasks/list"), "denied")
 
 
 async def test_suspended_state_is_no_way_around(w: World) -> None:

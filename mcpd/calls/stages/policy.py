@@ -36,7 +36,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 _TASK_METHODS = "tasks/"
-"""They concern calls that were allowed when they were made."""
+"""See `tasks`."""
 _MAX_CLIENTS = 1000
 """Clients per tool whose verdicts are kept."""
 _NAMED_BY: Mapping[str, tuple[ItemKind, str]] = {
