@@ -31,6 +31,8 @@ class ProbeTimer:
         self._next_access_check = -math.inf
         self.misses = 0
         """The health checks in a row that the current connection has not answered."""
+        self.usual_error = (0, "")
+        """An error that this server answers to health checks: code and message."""
 
     def schedule(self, seconds: float) -> None:
         self._due = trio.current_time() + seconds
@@ -88,8 +90,8 @@ async def run_health_checks(
             await trio.sleep(times.ping)
         except McpdError as error:
             if link.end_error is not None:
-                raise
-            is_life = _is_answer(link, error)
+                raise link.end_error from None
+            is_life = _is_answer(link, error, probe_timer.usual_error)
             if is_life or _shows_life(link, error, heard) or (link.requests.is_busy and not is_stopped()):
                 misses = 0
                 if not is_life:
@@ -97,6 +99,8 @@ async def run_health_checks(
             elif isinstance(error, _NO_REPLY):
                 misses += 1
             else:
+                if isinstance(error, UpstreamRefused):  # if it does so in a new session too, it always does
+                    probe_timer.usual_error = (error.upstream_code, error.message)
                 raise  # it responds with errors and no call is running: reconnecting costs nothing
         else:
             misses = 0
@@ -107,14 +111,21 @@ async def run_health_checks(
             )
 
 
-def _is_answer(link: Channel, error: McpdError) -> bool:
-    """Return whether this is an error that a working server may answer: it need not know the method. An HTTP
-    error is none, because the server would refuse any request in this way.
+def _is_answer(link: Channel, error: McpdError, usual: tuple[int, str]) -> bool:
+    """Return whether this is an error that a working server may answer, because it need not know the method.
+
+    An HTTP error is none, because the server would refuse any request in this way. Nor is another error in a
+    session, which may be lost, unless it is the `usual` one.
     """
     if not isinstance(error, UpstreamRefused):
         return False
-    is_http_error = link.last_http_status.startswith(("HTTP 4", "HTTP 5"))
-    return not is_http_error or error.upstream_code == _NO_SUCH_METHOD
+    if error.upstream_code == _NO_SUCH_METHOD:
+        return True
+    if link.last_http_status.startswith(("HTTP 4", "HTTP 5")):
+        return False
+    return (
+        not link.session or (error.upstream_code, error.message) == usual or "method" in error.message.lower()
+    )
 
 
 def _shows_life(link: Channel, error: McpdError, heard: float) -> bool:

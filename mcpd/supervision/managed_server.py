@@ -536,7 +536,6 @@ class ManagedServer:
                 async with opening as connection:
                     self.child, self.link = connection.child, connection.channel
                     connection.channel.on_lost = self._withdraw_lost
-                    connection.channel.on_refused = self._probe_timer.check_access
                     self.taps.on_connecting(connection.channel)
                     await self._serve_until_end(connection, slot)
             finally:
@@ -627,6 +626,7 @@ class ManagedServer:
         if self.elicitation_history.names_no_calls:
             upstream.link.correlates_server_requests = False
         self.upstream = upstream
+        upstream.link.on_refused = self._probe_timer.check_access
         self.companion_refusal = ""
         self._attempt.ready_at = trio.current_time()
         self._tracker.record_connected()

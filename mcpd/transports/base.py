@@ -106,8 +106,8 @@ class Channel(Protocol):
     """Called as soon as the connection is known to be lost, before its requests fail and before the cause is
     known. Perhaps repeatedly; never because of `close`."""
     on_refused: Callable[[], None] | None
-    """Called when the server refuses a request with HTTP 401 for good, or with any HTTP error during a
-    session. That fails only this request: a health check finds out whether the server still works."""
+    """Called when the server answers a request with an HTTP error or with no message of MCP, and when its
+    event stream breaks. That fails this request only: a health check finds out whether the server works."""
 
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False

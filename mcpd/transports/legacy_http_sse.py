@@ -14,7 +14,7 @@ import trio
 from mcpd.model.errors import LinkLost, McpdError, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
-from mcpd.transports.credentials import UNAUTHORIZED, Credentials
+from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, RenewHeaders, open_client
 from mcpd.transports.http_client.connection import describe_error
@@ -177,9 +177,8 @@ class SseChannel(RequestMultiplexer):
         with trio.move_on_after(_POST_TIMEOUT):
             response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
             body = await bodies.read_short(response)
-            if response.status_code == UNAUTHORIZED and self.on_refused is not None:
-                self.on_refused()
             if not response.is_success:
+                self.report_refused()
                 return inbox.refusal_error(response, body)
         return None
 

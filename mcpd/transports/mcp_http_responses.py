@@ -80,6 +80,14 @@ def is_session_error(error: Raw | bytes) -> bool:
     return code in _SESSION_ERRORS and _ABOUT_SESSION.search(bytes(error)) is not None
 
 
+def may_refuse_session(status: str, error: Raw | bytes) -> bool:
+    """Return whether a response with this status (`HTTP 400`) and this error or body may refuse the session,
+    and not only the request: see `SessionCheck`."""
+    if status.startswith("HTTP 2"):
+        return wire.error_code(wire.members_or_empty(error)) in _SESSION_ERRORS
+    return status.startswith("HTTP 4") or _ABOUT_SESSION.search(bytes(error)) is not None
+
+
 def refuses_session(response: httpx.Response, body: bytes) -> bool:
     """Return whether the server has refused a request because it does not know the session that it names.
 
@@ -229,15 +237,17 @@ class ResumableStreams:
         is_over: Callable[[], bool],
         on_gap: Callable[[], None],
         on_open: Callable[[], None],
+        on_broken: Callable[[], None],
         on_unparsable: Callable[[bytes], None],
     ) -> None:
         """Keep a stream open for unsolicited messages; return if the server offers none, or if `is_over()`.
 
-        `on_open` is called when the stream is open, before it `on_gap` if messages may have been missed, and
+        `on_open` is called when the stream is open, before it `on_gap` if messages may have been missed.
+        `on_broken` is called when the stream has ended, which may mean that the server has, and
         `on_unparsable` with anything that is not an event stream.
         """
         heard = StreamState()
-        pause, first = heard.retry, True
+        pause, first, was_open = heard.retry, True, False
         while not is_over():
             began = trio.current_time()
             try:
@@ -248,7 +258,7 @@ class ResumableStreams:
                     if response.is_success:
                         if not first and heard.last_id is None:
                             on_gap()
-                        first = False
+                        first, was_open = False, True
                         on_open()
                         await read_stream(response, heard)
                 finally:
@@ -259,6 +269,9 @@ class ResumableStreams:
                 on_unparsable(str(error).encode())
             except McpdError:
                 return  # such as a redirect to another origin
+            if was_open and not is_over():
+                was_open = False
+                on_broken()
             lasted = trio.current_time() - began >= _STABLE_AFTER
             pause = heard.retry if lasted or heard.events else min(2 * pause, _MAX_LISTEN_PAUSE)
             heard.events = 0

@@ -277,6 +277,11 @@ class RequestMultiplexer(FrameTransport):
         if self.end_error is None and self.on_lost is not None:
             self.on_lost()
 
+    def report_refused(self) -> None:
+        """Report that the server has refused a request, or may have ended. See `Channel.on_refused`."""
+        if self.on_refused is not None:
+            self.on_refused()
+
     def _fail_all(self, error: McpdError, reason: str) -> None:
         self.end_error = error
         unsent = {*self._unsent_requests(), *self.requests.queued()}

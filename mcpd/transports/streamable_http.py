@@ -24,7 +24,7 @@ from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
 from mcpd.transports.http_client.client_factory import OnResponse, RenewHeaders, open_client
-from mcpd.transports.http_client.connection import Abort, describe_error, is_unreachable
+from mcpd.transports.http_client.connection import Abort, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
 from mcpd.transports.mcp_http_responses import (
     EVENT_STREAM,
@@ -48,6 +48,7 @@ from mcpd.transports.outgoing_request import (
     connection_lost,
     protocol_violation,
 )
+from mcpd.transports.session_check import SessionCheck, describe_lost_session
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.limits import TooMuchStructure
@@ -75,6 +76,7 @@ class HttpChannel(RequestMultiplexer):
         self._posts: dict[bytes, _Post] = {}
         self._unsent_notifications: list[bytes] = []
         self._retries = PendingRetries()
+        self.session_check = SessionCheck(self, self._retries, lambda: self.last_http_status)
         self._notifications = OutgoingNotifications()
         self.streams = ResumableStreams(self._get_event_stream)
 
@@ -85,10 +87,17 @@ class HttpChannel(RequestMultiplexer):
         early, self._unsent_notifications = self._unsent_notifications, []
         for frame in early:
             nursery.start_soon(self._send_notification, frame)
+        nursery.start_soon(self._watch_idle)
         try:
             await trio.sleep_forever()
         finally:
             self.nursery = None
+
+    async def _watch_idle(self) -> None:
+        """End the channel when a server on this machine has ended, even if nothing is sent to it."""
+        error = await self.endpoint.watch_idle(lambda: bool(self._posts))
+        if error is not None:
+            self.end_channel(self.endpoint.connection_lost(error, ""))
 
     async def end_session(self) -> None:
         """Delete the session; the server may ignore that. Bounded by the caller."""
@@ -164,6 +173,7 @@ class HttpChannel(RequestMultiplexer):
                 is_over=lambda: self.end_error is not None,
                 on_gap=on_gap,
                 on_open=on_open,
+                on_broken=self.report_refused,
                 on_unparsable=self.deviations.count_unparsable,
             )
 
@@ -176,7 +186,7 @@ class HttpChannel(RequestMultiplexer):
                 response = await self.endpoint.send("POST", headers, frame.rstrip())
                 body = await bodies.read_short(response)
                 if self.has_session and refuses_session(response, body):
-                    self.end_lost_session(None, response.status_code)
+                    self.end_lost_session(None, f"HTTP {response.status_code}")
             except (httpx.TransportError, McpdError):
                 pass  # if the server is gone, the next request reports it
 
@@ -203,12 +213,16 @@ class HttpChannel(RequestMultiplexer):
                 then = partial(self._retry, post, message)
                 self.nursery.start_soon(self._retries.retry, exchange, before_retry, then)
                 return
-        super()._deliver_response(exchange, message, line)
-        if message.error is not ABSENT and self.has_session and is_session_error(message.error):
-            if exchange.method == "ping":
-                self.end_lost_session(None, HTTPStatus.OK)
-            elif self.on_refused is not None:  # it may also be an error of the tool's own
-                self.on_refused()
+        if message.error is ABSENT or not self.has_session:
+            super()._deliver_response(exchange, message, line)
+            return
+        deliver, status = partial(super()._deliver_response, exchange, message, line), self.last_http_status
+        if self.session_check.applies_to(exchange, status, message.error):
+            self.session_check.start(exchange, status, message.error, deliver)
+            return
+        deliver()
+        if exchange.method == "ping" and is_session_error(message.error):
+            self.end_lost_session(None, status)
 
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
         post = self._posts.get(exchange.key)
@@ -237,20 +251,23 @@ class HttpChannel(RequestMultiplexer):
         if self.requests.discard(exchange):
             self._send_queued()
             self._fail_lost(exchange, error)
+            if exchange.method != "ping" and not exchange.long_lived:
+                self.report_refused()
 
-    def end_lost_session(self, exchange: Exchange | None, status: int) -> None:
-        """End the channel because the server does not know the session; all requests fail.
-
-        `exchange`: the request that the server refused, and so did not execute.
-        """
-        reason = f"the server dropped our session (HTTP {status}, it was probably restarted)"
+    def end_lost_session(self, exchange: Exchange | None, status: str) -> None:
+        """End the channel because the server does not know the session: it refused, and so did not execute,
+        `exchange`. All requests fail. `status`: as `HTTP 404`."""
         self.session = ""
         self.report_lost()
-        if exchange is not None:
-            error = connection_lost(self.name, exchange, reason, may_have_run=False)
-            error.is_session_refused = True
-            self.fail_if_pending(exchange, error)
-        self.end_channel(LinkLost(f"{self.name}: {reason}", server=self.name))
+        if exchange is not None and self.requests.discard(exchange):
+            self.fail_refused(exchange, status)
+        self.end_channel(LinkLost(f"{self.name}: {describe_lost_session(status)}", server=self.name))
+
+    def fail_refused(self, exchange: Exchange, status: str) -> None:
+        """Fail a request that is in no table any more, because its session was refused."""
+        error = connection_lost(self.name, exchange, describe_lost_session(status), may_have_run=False)
+        error.is_session_refused = True
+        self._fail_lost(exchange, error)
 
     def end_channel(self, error: McpdError) -> None:
         if self.end_error is None:
@@ -403,13 +420,22 @@ class _Post:
         channel, exchange = self.channel, self.exchange
         status = response.status_code
         body = await bodies.read_short(response)
-        if channel.has_session and refuses_session(response, body):
-            channel.end_lost_session(exchange, status)
+        channel.last_http_status = shown = f"HTTP {status}"
+        names_session = channel.has_session and refuses_session(response, body)
+        if names_session and (exchange.method == "ping" or refuses_session(response, b"")):
+            channel.end_lost_session(exchange, shown)
             return
-        if status in _HTTP_LEVEL_STATUSES or not self._handle_error_body(body):
-            channel.fail_if_pending(exchange, channel.endpoint.refusal_error(response, body))
-        if (status == HTTPStatus.UNAUTHORIZED or channel.has_session) and channel.on_refused is not None:
-            channel.on_refused()
+        if status not in _HTTP_LEVEL_STATUSES and self._handle_error_body(body):
+            if channel.has_session:
+                channel.report_refused()
+            return
+        refusal, check = channel.endpoint.refusal_error(response, body), channel.session_check
+        is_open = names_session or status not in _HTTP_LEVEL_STATUSES
+        if is_open and check.applies_to(exchange, shown, body) and channel.requests.discard(exchange):
+            channel._send_queued()
+            check.start(exchange, shown, b"", partial(channel._fail_lost, exchange, refusal))
+        else:
+            channel.fail_if_pending(exchange, refusal)
 
     async def _follow_stream(self, response: httpx.Response) -> None:
         """Read the event stream of a request until the response, resuming it if the server allows that."""
@@ -429,8 +455,7 @@ class _Post:
         lost = channel.endpoint.connection_lost(error, self.exchange.description)
         channel.fail_if_pending(self.exchange, lost)
         if is_unreachable(error):
-            name = channel.name
-            channel.end_channel(LinkLost(f"{name}: {describe_error(error)}", server=name))
+            channel.end_channel(channel.endpoint.connection_lost(error, ""))
 
 
 async def _read_messages(

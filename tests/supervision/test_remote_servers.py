@@ -365,19 +365,22 @@ async def test_refused_requests_cause_a_health_check_in_ten_seconds_at_most(
 
 
 @pytest.mark.parametrize(
-    ("error", "http_status", "expected"),
+    ("error", "http_status", "session", "expected"),
     [
-        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "", True),
-        (UpstreamRefused("it: no", server="it", upstream_code=-32601), "HTTP 404", True),
-        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "HTTP 500", False),
-        (LinkLost("it: gone", server="it", may_have_run=False), "", False),
+        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "", None, True),
+        (UpstreamRefused("it: no", server="it", upstream_code=-32601), "HTTP 404", "s", True),
+        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "HTTP 500", "", False),
+        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "HTTP 200", "", True),
+        (UpstreamRefused("it: no", server="it", upstream_code=-32600), "HTTP 200", "s", False),
+        (UpstreamRefused("it: usual", server="it", upstream_code=-1), "HTTP 200", "s", True),
+        (LinkLost("it: gone", server="it", may_have_run=False), "", "", False),
     ],
 )
 def test_health_check_may_be_answered_with_an_error(
-    error: McpdError, http_status: str, expected: bool
+    error: McpdError, http_status: str, session: str | None, expected: bool
 ) -> None:
-    link: Any = SimpleNamespace(last_http_status=http_status)
-    assert _is_answer(link, error) is expected
+    link: Any = SimpleNamespace(last_http_status=http_status, session=session)
+    assert _is_answer(link, error, (-1, "it: usual")) is expected
 
 
 async def test_health_check_may_come_early(autojump_clock: MockClock) -> None:
@@ -465,16 +468,21 @@ async def test_restarted_server_gets_exactly_one_new_handshake(tmp_path: Path) -
         (400, b"Bad Request: no valid session ID provided", True),
         (410, b"gone", True),
         (401, b'{"error":{"code":-32000,"message":"Session expired"},"id":null}', True),
-        (400, b"oops", False),
-        (503, b'{"error":{"code":-32000,"message":"Session unavailable"},"id":null}', False),
-        (200, b'{"error":{"code":-32000,"message":"Invalid session ID"},"id":null}', False),
+        (400, b"oops", True),
+        (422, b'{"error":{"code":-32602,"message":"who?"},"id":null}', True),
+        (503, b'{"error":{"code":-32000,"message":"Session unavailable"},"id":null}', True),
+        (503, b"no such session", True),
+        (200, b'{"error":{"code":-32000,"message":"Invalid session ID"},"id":null}', True),
+        (200, b'{"error":{"code":-32001,"message":"who?"},"id":null}', True),
+        (200, b"<html>Please log in.</html>", False),
+        (500, b"oops", False),
+        (502, b"Bad Gateway", False),
     ],
 )
 async def test_refused_session_is_replaced(
     tmp_path: Path, status: int, body: bytes, provably_not_run: bool
 ) -> None:
-    """Servers say in many ways that they do not know a session. A health check that is answered by an HTTP
-    error has failed."""
+    """Servers say in many ways that they do not know a session. What they answer to a ping proves it."""
     script = LegacyScript(refusal=(status, body))
     async with fake_http(script) as server, living(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
@@ -491,24 +499,29 @@ async def test_refused_session_is_replaced(
         await world.wait(ServerState.CONNECTED)
         with trio.fail_after(BOUND):
             await world.call().wait_response()
+        failure = world.server.status().last_error
+        assert failure is not None
+        assert "before" not in failure.message
 
 
-async def test_error_of_a_tool_about_sessions_does_not_end_the_session(tmp_path: Path) -> None:
-    """The health check that it causes succeeds."""
+@pytest.mark.parametrize("status", [200, 400, 503])
+async def test_error_of_a_tool_about_sessions_does_not_end_the_session(tmp_path: Path, status: int) -> None:
+    """The ping that it causes succeeds. Concurrent errors share one."""
 
     async def refuse(request: Request) -> None:
         error = {"code": -32000, "message": "no such browser session"}
-        await request.reply(200, json.dumps({"id": request.message["id"], "error": error}).encode())
+        await request.reply(status, json.dumps({"id": request.message["id"], "error": error}).encode())
 
     script = LegacyScript({"tools/call": refuse})
     async with fake_http(script) as server, living(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
-        refused = world.call()
+        refused = [world.call() for _ in range(10)]
         with trio.fail_after(BOUND):
-            await refused.wait_response()
-        await asked(server, "ping")
+            for each in refused:
+                assert b"no such browser session" in bytes((await each.wait_response()).error)
         await world.wait(ServerState.CONNECTED)
         assert len(server.of("initialize")) == 1
+        assert 1 <= len(server.of("ping")) < 10
 
 
 async def test_unreachable_server_is_retried_until_it_is_up(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -12,6 +13,8 @@ import trio
 
 from mcpd.transports.http_client.bodies import complete_body, read
 from mcpd.transports.http_client.client_factory import MAX_COOKIES, HttpClient, make_cookie_jar, open_client
+from mcpd.transports.http_client.connection import describe_error
+from mcpd.transports.http_client.connection_pool import ConnectionPool
 from tests.fakes.http import FakeHttp, Request, fake_http
 from tests.stopwatch import within
 
@@ -265,3 +268,60 @@ async def test_request_sent_without_a_task_can_be_aborted_or_fail() -> None:
         with trio.fail_after(BOUND):
             await begun.over.wait()
         assert isinstance(begun.outcome, httpx.ReadError | httpx.RemoteProtocolError)
+
+
+async def test_end_of_a_server_is_noticed_while_nothing_is_sent() -> None:
+    """A server that only closes idle connections gets another one, which the next request uses."""
+    accepted: list[trio.SocketStream] = []
+    opened = trio.Event()
+
+    async def serve(stream: trio.SocketStream) -> None:
+        accepted.append(stream)
+        opened.set()
+        with suppress(trio.ClosedResourceError):
+            async for _ in stream:
+                await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx")
+
+    async def wait_watched() -> None:
+        while not pool._idle or not pool._idle[0].is_watched:  # noqa: ASYNC110 - a test's wait
+            await trio.sleep(0.01)
+
+    ended: list[httpx.TransportError] = []
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    host, port = listener.socket.getsockname()
+    pool = ConnectionPool(httpx.URL(f"http://{host}:{port}"))
+    head = b"POST / HTTP/1.1\r\n"
+
+    async def use() -> None:
+        response = await pool.send("POST", head, b"x")
+        assert complete_body(response) == b"x" or [part async for part in response.aiter_raw()] == [b"x"]
+
+    listening = trio.CancelScope()
+
+    async def listen() -> None:
+        with listening:
+            await trio.serve_listeners(serve, [listener], handler_nursery=nursery)
+
+    async def watch() -> None:
+        ended.append(await pool.watch_idle(lambda: False))
+        nursery.cancel_scope.cancel()
+
+    with trio.fail_after(BOUND):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            nursery.start_soon(listen)
+            await use()
+            await wait_watched()
+            opened = trio.Event()
+            await accepted[0].aclose()
+            await opened.wait()  # without a request
+            await wait_watched()
+            await use()
+            assert len(accepted) == 2
+            await wait_watched()
+            listening.cancel()
+            await listener.aclose()
+            await accepted[1].aclose()
+            await trio.sleep_forever()
+    pool.close()
+    assert "refused" in describe_error(ended[0])

@@ -163,6 +163,10 @@ class HttpClient:
 
         return self._loopback.send_with_callback(method, head + signature.lines, content, heard)
 
+    async def watch_idle(self, is_busy: Callable[[], bool]) -> httpx.TransportError | None:
+        """See `ConnectionPool.watch_idle`. Returns None immediately if requests cross a network."""
+        return None if self._loopback is None else await self._loopback.watch_idle(is_busy)
+
     def _build_request(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Request:

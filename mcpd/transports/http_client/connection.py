@@ -59,6 +59,7 @@ class HTTP11Connection:
         self._expires = 0.0
         self._read_size = _READ_SMALL
         self._on_outcome: OnOutcome | None = None
+        self._on_idle_end: Callable[[], None] | None = None
         self._response = Http1Response()
         self._sent_at = 0.0
         self._last_was_fast = False
@@ -69,9 +70,28 @@ class HTTP11Connection:
         idle = self.state is HTTPConnectionState.IDLE
         return idle and boottime() < self._expires and not is_readable(self.fd)
 
+    def keep(self, seconds: float = KEEPALIVE_EXPIRY) -> None:
+        """Make a connection that is open and has no request available."""
+        self._expires, self.state = boottime() + seconds, HTTPConnectionState.IDLE
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the end of an idle connection is watched for."""
+        return self._on_idle_end is not None
+
+    def watch_idle(self, on_end: Callable[[], None]) -> None:
+        """Close the idle connection when the server does, and call `on_end`, which must not block."""
+        self._on_idle_end = on_end
+        watch(self)
+
+    def stop_watching(self) -> None:
+        """To be called before a request is sent on a connection that is watched."""
+        self._on_idle_end = None
+        unwatch(self)
+
     def close(self) -> None:
-        if self._on_outcome is not None:
-            self._on_outcome = None
+        if self._on_outcome is not None or self._on_idle_end is not None:
+            self._on_outcome = self._on_idle_end = None
             unwatch(self)
         self.state = HTTPConnectionState.CLOSED
         self._stream.socket.close()
@@ -101,6 +121,10 @@ class HTTP11Connection:
         """Read a part of the response: its head, and usually all of it. Called by the reader hub."""
         then, response = self._on_outcome, self._response
         if then is None:
+            ended = self._on_idle_end
+            self.close()
+            if ended is not None:
+                ended()
             return False
         try:
             parts = self._read_now(response)
@@ -173,7 +197,7 @@ class HTTP11Connection:
         kept = KEEPALIVE_EXPIRY
         if response.keep_alive_timeout is not None:
             kept = min(kept, response.keep_alive_timeout - 1)
-        self._expires, self.state = boottime() + kept, HTTPConnectionState.IDLE
+        self.keep(kept)
         self._return_to_pool(self)
 
     def _send_now(self, head: bytes, body: bytes) -> bytes:

@@ -8,7 +8,10 @@ two idle cores, a call took 0.26 ms with it and 0.43 ms with a task.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
+from functools import partial
 
 import httpx
 import trio
@@ -20,6 +23,11 @@ MAX_IDLE = 64
 """Idle connections that are kept; further ones are closed."""
 _MAX_IMMEDIATE_BODY = 1 << 16
 """Larger bodies may exceed the socket's buffer."""
+
+_WATCHED_AFTER = 0.25
+"""Seconds until the end of an idle connection is watched for: one in constant use need not be."""
+_SHORT = 2.0
+"""Seconds. A server that closes a new connection sooner keeps none that is idle."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LINE_ENDS = re.compile(rb"[\r\n\x00]")
@@ -36,6 +44,8 @@ class ConnectionPool:
         self._host, self._port = url.host, url.port or 80
         self._idle: list[HTTP11Connection] = []
         self._closed = False
+        self._changed: trio.Event | None = None
+        """Set when an idle connection is kept, or has ended, while `watch_idle` waits for that."""
 
     async def send(self, method: str, head: bytes, body: bytes) -> httpx.Response:
         """Return the response with its body unread; the caller closes it. Raises httpx.TransportError."""
@@ -70,10 +80,51 @@ class ConnectionPool:
     def _take_idle(self) -> HTTP11Connection | None:
         while self._idle:
             connection = self._idle.pop()
+            if connection.is_watched:
+                connection.stop_watching()
             if connection.is_available():
                 return connection
             connection.close()
         return None
+
+    async def watch_idle(self, is_busy: Callable[[], bool]) -> httpx.TransportError:
+        """Return why the server cannot be connected to, once it has closed the last idle connection and
+        `is_busy()` is false.
+
+        The server may only have closed it because it was idle. Therefore another one is opened, and watched
+        instead, unless the server closes such a connection immediately.
+        """
+        opened_at = -math.inf
+        while True:
+            self._changed = trio.Event()
+            for connection in self._idle:
+                if not connection.is_watched:
+                    connection.watch_idle(partial(self._on_idle_end, connection))
+            await self._changed.wait()
+            await trio.sleep(_WATCHED_AFTER if self._idle else 0)
+            while not self._idle and not is_busy():
+                try:
+                    connection = await self._connect()
+                except httpx.TransportError as error:
+                    if not is_busy():
+                        return error
+                    continue
+                lasted, opened_at = trio.current_time() - opened_at, trio.current_time()
+                if lasted < _SHORT:
+                    connection.close()
+                    break
+                connection.keep()
+                self._idle.append(connection)
+
+    def _on_idle_end(self, connection: HTTP11Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._report_change()
+
+    def _report_change(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     async def _connect(self) -> HTTP11Connection:
         try:
@@ -92,6 +143,8 @@ class ConnectionPool:
             connection.close()
         else:
             self._idle.append(connection)
+            if self._changed is not None:
+                self._report_change()
 
     def close(self) -> None:
         """Close the idle connections; others close when their response ends."""

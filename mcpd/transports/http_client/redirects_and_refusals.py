@@ -41,6 +41,7 @@ class HttpEndpoint:
         self.name = name
         self.url = url
         self._client = client
+        self.watch_idle = client.watch_idle
 
     async def send(
         self, method: str, headers: Mapping[str, str], content: bytes | None = None
