@@ -6,6 +6,8 @@
 	site bench bench-peers counts docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
+# Who only wants to see the demo does not wait for the tools of the tests.
+DEMO := $(if $(wildcard .venv/made),.venv,.venv-demo)
 CLIENTS := tests/interop/clients
 EVERYTHING := .everything/.venv/made .everything/.venv-mcp1/made
 # A test that hangs kills its worker after faulthandler_timeout; without restarts, that ends the run.
@@ -23,8 +25,8 @@ help: ## Show this list
 
 install-dev: .venv/made interop npm ## Install mcpd, mcpctl and everything the tests need
 
-demo: .venv/made npm ## Show what mcpd does, with real servers, in a private directory; takes under a minute
-	@$(BIN)/python examples/demo.py $(ARGS)
+demo: $(DEMO)/made npm ## Show what mcpd does, with real servers, in a private directory; takes under a minute
+	@$(DEMO)/bin/python examples/demo.py $(ARGS)
 
 test: .venv/made interop npm ## Run all tests in parallel; ARGS='tests/ctl -k word -x' goes to pytest
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
@@ -136,6 +138,16 @@ CONSTRAINTS ?= constraints-dev.txt
 	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --group build
 	@echo "3 of 3: mcpd, and the tools for its tests (about 70 packages)"
 	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --no-build-isolation --editable . --group dev
+	@touch $@
+
+.venv-demo/made: pyproject.toml constraints-dev.txt
+	@$(FIND_PYTHON); \
+	echo "Installing mcpd and three servers into .venv-demo, once."; \
+	rm -rf .venv-demo; "$$python" -m venv .venv-demo || { \
+		echo "$$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; \
+		exit 1; }
+	@.venv-demo/bin/$(PIP) --no-compile --constraint $(CONSTRAINTS) --editable . mcp mcp-server-time mcp-server-git
+	@.venv-demo/bin/python -m pip uninstall --quiet --quiet --yes setuptools pip
 	@touch $@
 
 .venv-lowest/made: pyproject.toml | .venv/made

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from ctl.cli.arguments import parse_duration, rfc3339, seconds_option
 from ctl.cli.completion import server_names
-from ctl.cli.errors import AuthNeeded, CtlError, ServerNotReady, UsageError
+from ctl.cli.errors import AuthNeeded, CtlError, ServerNotReady, TimedOut, UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.text import count
 from ctl.daemon.client import Json
@@ -153,7 +153,7 @@ def change_servers(
     return code
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10\n  mcpctl wait --for settled")
+@click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10\n  mcpctl wait --any")
 @click.argument("servers", metavar="[SERVER...]", nargs=-1, shell_complete=server_names)
 @click.option(
     "--for",
@@ -163,20 +163,26 @@ def change_servers(
     show_default=True,
     help="What to wait for. Settled: no connection attempt is in progress.",
 )
+@click.option("--any", "one_suffices", is_flag=True, help="Exit with 0 if one of them is connected.")
 @seconds_option("--timeout", 60.0, "Give up after this time and exit with 7.")
 @click.pass_obj
-def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -> int:
+def wait(cli: CliContext, servers: tuple[str, ...], goal: str, one_suffices: bool, timeout: float) -> int:
     """Wait until servers are connected.
 
     Without SERVER, waits for all enabled servers. Shows each server as soon as its state is known. Exits when
     every server has either connected or needs your attention: with 4 if all that is missing is a login,
     otherwise with 6. A server that keeps crashing counts as soon as it is connected; a warning says so.
+
+    With --any, does not wait for servers that have failed once, and ends with a summary.
     """
     if servers:
         found = [cli.call("mcpd/server", {"server": name}).value["server"] for name in dict.fromkeys(servers)]
     else:
         listed = cli.call("mcpd/status").value["servers"]
         found = [status for status in listed if status["status"] not in ("disabled", "idle")]
+
+    if one_suffices:
+        return _wait_for_any(cli, found, timeout)
 
     def is_settled(status: ServerStatus) -> bool:
         if goal == "settled":
@@ -192,6 +198,28 @@ def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -
         if degraded:
             cli.out.warning(f"{name} is connected, but {degraded}")
             cli.out.next_step(f"mcpctl why {name}")
+    return 0
+
+
+def _wait_for_any(cli: CliContext, found: Sequence[ServerStatus], timeout: float) -> int:
+    """Wait until each server has connected or failed, and name those that have not connected."""
+
+    def has_ended(status: ServerStatus) -> bool:
+        return status["status"] != "pending" or bool(status.get("attempts"))
+
+    try:
+        statuses = wait_for_each(cli, found, has_ended, timeout=timeout)
+    except TimedOut as late:
+        statuses = cast("list[ServerStatus]", late.details["servers"])
+    others = [each for each in statuses if each["status"] != "connected"]
+    if others and len(others) == len(statuses):
+        raise _blocking_error(cli, others, statuses)
+    print_json(cli, statuses)
+    if not cli.out.json:
+        connected = len(statuses) - len(others)
+        cli.out.line(f"{connected} of {count(len(statuses), 'server')} connected")
+        for each in others:
+            cli.out.next_step(f"mcpctl why {each['name']}   (it {state_phrase(each)})")
     return 0
 
 

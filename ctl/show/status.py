@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint, table
-from ctl.cli.text import ago, count, format_duration, in_local_time, seconds_since, until
+from ctl.cli.text import ago, count, in_local_time, until
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
             *config_warning_lines(config),
             *_daemon_warning_lines(result["daemon"]),
         ]
-    header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPTIME", "LAST ERROR")
+    header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPDATED", "LAST ERROR")
     rows: list[Line] = [
         [
             server["name"],
@@ -94,7 +94,7 @@ def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
             str(server.get("pid") or "-"),
             str(server.get("tools", 0)),
             str(server.get("restarts", 0)),
-            _uptime(server),
+            ago(server["since"]),
             _last_error(server),
         ]
         for server in servers
@@ -120,11 +120,6 @@ def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
         token = f"token in {file}" if file else "WITHOUT a token (--http-auth none)"
         lines.append([f"http: {http['url']}, {token}"])
     return lines
-
-
-def _uptime(server: ServerStatus) -> str:
-    seconds = seconds_since(server["since"]) if server["status"] == "connected" else None
-    return "-" if seconds is None else format_duration(seconds)
 
 
 def _last_error(server: ServerStatus) -> str:
