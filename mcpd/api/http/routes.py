@@ -56,9 +56,9 @@ RPC = "/rpc"
 TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "http.json"
 """In the runtime directory; tells other programs where the port is."""
-_ENDPOINT = re.compile(r"/(mcp|sse)(?:/([^/]+))?")
-"""The transport, and the profile if any."""
-_SERVER = re.compile(r"/servers/([^/]+)/(mcp|sse)")
+_ENDPOINT = re.compile(r"/(mcp|sse)(?:/([^/]+))?/?")
+"""The transport, and the profile if any. Many programs add a slash at the end."""
+_SERVER = re.compile(r"/servers/([^/]+)/(mcp|sse)/?")
 _OF_A_CONNECTION = ("mcpd/attach", "mcpd/identify")
 """Methods that change the requests that follow on their connection. HTTP requests are independent."""
 

@@ -15,6 +15,7 @@ from mcpd.api.http.parser import Head
 from mcpd.api.mcp import legacy, modern
 from mcpd.api.mcp.frames import (
     accepts_event_stream,
+    accepts_messages,
     has_json_body,
     is_request,
     parse_batch,
@@ -280,8 +281,7 @@ def _wrong_media_type(head: Head) -> ServeRequest | None:
     """Return what refuses the request if its Content-Type or Accept is wrong."""
     if not has_json_body(head):
         return lambda _, exchange: respond_error(exchange, 415, "Content-Type must be application/json")
-    accept = head.headers.get(b"accept", b"*/*").lower()
-    if b"*/*" not in accept and not (b"application/json" in accept and b"text/event-stream" in accept):
+    if not accepts_messages(head):
         text = "Accept must list application/json and text/event-stream"
         return lambda _, exchange: respond_error(exchange, 406, text)
     return None

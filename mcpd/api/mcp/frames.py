@@ -41,8 +41,17 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/transports#stream
 
 
 def accepts_event_stream(head: Head) -> bool:
-    accept = head.headers.get(b"accept", b"*/*")
-    return EVENT_STREAM in accept or b"*/*" in accept or b"text/*" in accept
+    return _accepts(head, b"*/*", b"text/*", EVENT_STREAM)
+
+
+def accepts_messages(head: Head) -> bool:
+    """Return whether any form of a response is accepted. MCP says both, and many clients name one of them."""
+    return _accepts(head, b"*/*", b"text/*", EVENT_STREAM, b"application/*", b"application/json")
+
+
+def _accepts(head: Head, *kinds: bytes) -> bool:
+    accept = head.headers.get(b"accept", b"").lower() or b"*/*"
+    return any(kind in accept for kind in kinds)
 
 
 def has_json_body(head: Head) -> bool:

@@ -15,6 +15,7 @@ from mcpd.api.mcp.frames import (
     EVENT_HEADERS,
     EVENT_STREAM,
     BatchReply,
+    accepts_event_stream,
     count_requests,
     is_request,
     respond_error,
@@ -36,6 +37,9 @@ _SESSION_HEADER_SENT = b"Mcp-Session-Id"
 MAX_SESSIONS = 256
 IDLE_TIMEOUT = 4 * 3600.0
 """Seconds without a request or open stream after which a session ends."""
+RELEASE_AFTER = 240.0
+"""Seconds after which its dedicated servers end: its client has probably left without a word."""
+_WATCH_INTERVAL = 60.0
 MAX_LISTEN_STREAMS = 16
 """Open GET streams per session."""
 _PRIMED_FROM = "2025-11-25"
@@ -93,7 +97,8 @@ class LegacyHttpSession:
 
 
 class LegacyReply:
-    """Replies with JSON, or with a resumable event stream if there are earlier messages or it takes long.
+    """Replies with JSON, or with a resumable event stream if there are earlier messages or it takes long, and
+    the client accepts one.
 
     A client that disconnects does not cancel its request.
     """
@@ -108,7 +113,9 @@ class LegacyReply:
         exchange.on_quiet = self._on_quiet
 
     def send(self, frame: bytes) -> None:
-        if not self._disconnected:
+        if not accepts_event_stream(self._exchange.head):
+            self._http.send(frame)
+        elif not self._disconnected:
             self._start_stream().send(frame)
 
     def finish(self, frame: bytes, code: int = 0) -> None:
@@ -142,7 +149,8 @@ class LegacyReply:
         return self._stream
 
     def _on_quiet(self) -> None:
-        self._start_stream()
+        if accepts_event_stream(self._exchange.head):
+            self._start_stream()
 
     def _on_hang_up(self, _: str) -> None:
         """The client disconnected before the stream started, so it cannot resume."""
@@ -230,13 +238,17 @@ class LegacyHttpSessions:
         http.close(reason)
 
     async def _watch(self) -> None:
-        """End idle sessions. Runs as long as there are sessions."""
+        """End idle sessions, and their dedicated servers before. Runs as long as there are sessions."""
         while self._sessions:
-            idle = [http.used_at for http in self._sessions.values()]
-            await trio.sleep_until(max(min(idle) + IDLE_TIMEOUT, trio.current_time() + IDLE_TIMEOUT / 100))
+            await trio.sleep(_WATCH_INTERVAL)
+            now = trio.current_time()
             for http in list(self._sessions.values()):
-                if http.is_idle and trio.current_time() - http.used_at >= IDLE_TIMEOUT:
+                if not http.is_idle:
+                    http.used_at = now
+                elif now - http.used_at >= IDLE_TIMEOUT:
                     self._end(http, "idle for too long")
+                elif now - http.used_at >= RELEASE_AFTER:
+                    self._gateway.dedicated_servers.on_session_closed(http.session)
         self._watching = False
 
     def delete(self, http: LegacyHttpSession, exchange: HttpExchange) -> None:

@@ -16,6 +16,7 @@ from mcpd.api.mcp.frames import (
     EVENT_STREAM,
     KEEP_ALIVE,
     STATUS,
+    accepts_event_stream,
     respond_error,
     sse_event,
 )
@@ -192,7 +193,8 @@ class ModernReply:
         exchange.on_quiet = self._on_quiet
 
     def send(self, frame: bytes) -> None:
-        self._write(sse_event(frame))
+        if accepts_event_stream(self._exchange.head):
+            self._write(sse_event(frame))
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         exchange = self._exchange
@@ -208,7 +210,8 @@ class ModernReply:
         """No-op: the request was cancelled because the client disconnected."""
 
     def _on_quiet(self) -> None:
-        self._write(KEEP_ALIVE)
+        if accepts_event_stream(self._exchange.head):
+            self._write(KEEP_ALIVE)
 
     def _write(self, data: bytes) -> None:
         self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)  # no-op if it was started already

@@ -54,6 +54,15 @@ class StandIn:
 
     nursery: trio.Nursery
     opened: list[Conversation] = attrs.field(factory=list)
+    released: list[object] = attrs.field(factory=list)
+
+    @property
+    def dedicated_servers(self) -> StandIn:
+        return self
+
+    def on_session_closed(self, session: object) -> None:
+        if session not in self.released:
+            self.released.append(session)
 
     def open_session(
         self, view: View, client: ClientIdentity, tell: Callable[[bytes], None], spawn: Any
@@ -166,12 +175,16 @@ async def test_session_is_bound_to_its_principal_and_path() -> None:
 
 
 async def test_idle_sessions_end(autojump_clock: trio.testing.MockClock) -> None:
-    """One with a stream open, or a call under way, is used."""
+    """One with a stream open, or a call under way, is used. Its own processes end within five minutes."""
     async with world() as here:
         idle, ended = here.begin()
         listening, heard = here.begin()
         line = Line()
         legacy.listen(listening, line.exchange.head, line.exchange)
+        await trio.sleep(180)
+        assert not here.gateway.released
+        await trio.sleep(130)
+        assert here.gateway.released == [ended]
         await trio.sleep(legacy.IDLE_TIMEOUT / 2)
         assert here.find(idle.key) is idle
         await trio.sleep(legacy.IDLE_TIMEOUT * 0.9)
