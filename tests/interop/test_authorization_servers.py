@@ -1,6 +1,7 @@
-"""Logins at a certified authorization server that others have written, with its strict checks.
+"""Logins at authorization servers that others have written.
 
-It rotates refresh tokens, and a second use of an old one ends the login.
+The certified one is strict: it rotates refresh tokens, and a second use of an old one ends the login. That of
+FastMCP is built with the Python SDK, and forgets all clients and tokens when it ends.
 """
 
 from __future__ import annotations
@@ -22,11 +23,7 @@ import pytest
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json
 from tests.interop.clients.drivers import HERE, modules, node
-from tests.interop.peers import free_port
-
-pytestmark = pytest.mark.skipif(
-    not modules("oidc-provider").exists(), reason="oidc-provider is not installed: run `make interop`"
-)
+from tests.interop.peers import free_port, listening, made
 
 CALLS = 50
 ROUNDS = 5
@@ -107,7 +104,6 @@ def ask(url: str) -> Json:
 
 
 def log_in(daemon: Daemon) -> None:
-    daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
     with daemon.client() as client:
         offer = client.request("mcpd/login/begin", server="remote")
         waiting = client.send("mcpd/login/wait", attempt=offer["attempt"])
@@ -118,11 +114,15 @@ def log_in(daemon: Daemon) -> None:
     daemon.wait_connected("remote")
 
 
+@pytest.mark.skipif(
+    not modules("oidc-provider").exists(), reason="oidc-provider is not installed: run `make interop`"
+)
 @pytest.mark.parametrize("flags", [(), ("--dpop",)], ids=["bearer", "dpop"])
 def test_fifty_calls_on_an_expired_token_renew_it_once(start: Start, flags: tuple[str, ...]) -> None:
     """A second renewal with the same refresh token would end the login."""
     with provider(*flags) as origin:
         daemon = start({"remote": {"url": f"{origin}/mcp", "maxInFlight": 100}})
+        daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
         log_in(daemon)
         with daemon.client() as client:
             for number in range(ROUNDS):
@@ -134,3 +134,51 @@ def test_fifty_calls_on_an_expired_token_renew_it_once(start: Start, flags: tupl
                 stats = ask(f"{origin}/test/stats")
                 assert (stats["refreshed"], stats["failed"]) == (number + 1, 0)
                 assert stats["calls"] == (number + 1) * CALLS
+
+
+FASTMCP = """
+import sys
+from fastmcp import FastMCP
+from fastmcp.server.auth.auth import ClientRegistrationOptions, RevocationOptions
+from fastmcp.server.auth.providers.in_memory import InMemoryOAuthProvider
+from fastmcp.server.dependencies import get_access_token
+
+port = int(sys.argv[1])
+server = FastMCP("it", auth=InMemoryOAuthProvider(
+    base_url=f"http://127.0.0.1:{port}",
+    client_registration_options=ClientRegistrationOptions(enabled=True),
+    revocation_options=RevocationOptions(enabled=True),
+))
+
+@server.tool(annotations={"readOnlyHint": True})
+def whoami() -> str:
+    return get_access_token().client_id
+
+server.run(transport="http", host="127.0.0.1", port=port, path="/mcp", show_banner=False)
+"""
+
+
+def whoami(daemon: Daemon) -> str:
+    with daemon.client() as client:
+        return str(client.call("remote", "whoami")["output"])
+
+
+def test_an_authorization_server_that_forgets_everything(start: Start) -> None:
+    """Each login is that of a new client, and nothing of the one before is used with it."""
+    port = free_port()
+    argv = [made(".venv-fastmcp"), "-c", FASTMCP, str(port)]
+    with listening(argv, port):
+        url = f"http://127.0.0.1:{port}/mcp"
+        daemon = start({"remote": {"url": url, "cache": {"whoami": "1h"}}})
+        daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
+        log_in(daemon)
+        first = whoami(daemon)
+        with daemon.client() as client:
+            client.request("mcpd/auth/refresh", server="remote")
+        assert whoami(daemon) == first
+        log_in(daemon)
+        second = whoami(daemon)
+        assert second != first
+    with listening(argv, port):
+        log_in(daemon)
+        assert whoami(daemon) not in (first, second)
