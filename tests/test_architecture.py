@@ -64,7 +64,7 @@ LINES = {
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_284,
     "mcpd/state": 1_350,
-    "mcpd/supervision": 4_052,
+    "mcpd/supervision": 4_056,
     "mcpd/transports": 5_029,
     "mcpd/wire": 1_287,
     "ctl": 5_127,

@@ -190,12 +190,13 @@ class Tap:
             text, cut = _scrub_and_cut(text, frame, self._limit)
             whole = _as_json(text) if message is not None and not cut else None
             dropped, self._dropped = self._dropped, 0
+            key = "" if message is None else shorten(message.key.decode("utf-8", "replace"), MAX_METHOD)
             return TapFrame(
                 at=rfc3339(at),
                 server=self._server,
                 direction=direction,
-                method=method,
-                id="" if message is None else shorten(message.key.decode("utf-8", "replace"), MAX_METHOD),
+                method=self._mask(method),
+                id=self._mask(key),
                 bytes=len(frame),
                 message=whole,
                 text="" if whole is not None else text,

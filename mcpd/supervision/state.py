@@ -22,6 +22,7 @@ from mcpd.model.status import (
     ConnectionStatus,
     Failure,
     FailureKind,
+    ServerInfo,
     ServerState,
     ServerStatus,
     format_time,
@@ -240,7 +241,7 @@ def build_status(
         questions=waiting[0],
         waiting=waiting[1],
         waiting_calls=waiting[2],
-        warnings=tuple(warnings),
+        warnings=tuple(map(mask, warnings)),
     )
     if catalog is not None:
         status = attrs.evolve(
@@ -257,7 +258,9 @@ def build_status(
             protocol_version=upstream.version,
             era=upstream.era,
             session=None if session is None else bool(session),
-            server_info=upstream.info,
+            server_info=ServerInfo(
+                **{name: mask(text) for name, text in attrs.asdict(upstream.info).items()}
+            ),
             capabilities=tuple(sorted(upstream.capabilities)),
             in_flight=upstream.link.requests.in_flight,
         )

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,7 +22,17 @@ from mcpd.supervision.managed_server import ManagedServer
 from tests.dashboard.visitor import log_in, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, wait_until
+from tests.e2e.harness import (
+    BOUND,
+    Client,
+    Daemon,
+    Json,
+    Refused,
+    fake,
+    private_environment,
+    wait_until,
+)
+from tests.interop.test_opentelemetry import FAST, collector
 from tests.spelled import every_spelling, is_shown_in
 
 PLACES = (
@@ -36,14 +47,20 @@ PLACES = (
     "variable",
     "quoted",
     "odd",
+    "repeated",
+    "dsn",
 )
 CANARY = {where: f"kanarie-{where}-{number}x{number}" for number, where in enumerate(PLACES, 1234)}
 CANARY["quoted"] += '-"ä/+'
 """One that JSON and URLs spell otherwise."""
+CANARY["repeated"] = "abcabcabcabcabcabc"
+"""It overlaps with itself when it is written twice."""
 CANARY["odd"] += "-pässwörd'\"\\-1234567"
 """A value that cannot be sent in a header, which libraries show in their errors."""
-EVERYTHING = " ".join(every_spelling(secret) for secret in CANARY.values())
+EVERYTHING = " ".join(every_spelling(secret) for secret in CANARY.values()) + CANARY["repeated"] * 3
+TELLTALE = Path(__file__).parent.parent / "servers" / "telltale.py"
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 BUG = """
 import os
 from mcpd.supervision.managed_server import ManagedServer
@@ -74,6 +91,9 @@ def servers(home: Path) -> Json:
                 "ODD": "${secret:ODD}",
             },
         ),
+        "telltale": telltale("telltale"),
+        "refusing": telltale("refusing", "--refuse"),
+        "dsn": fake(f"--record=postgres://ann:{CANARY['dsn']}@db/x?key={CANARY['dsn']}", "--never"),
         "odd": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "Bearer ${secret:ODD}"}},
         "odd-url": {"url": "http://127.0.0.1:9/mcp?token=${secret:ODD}"},
         "odd-command": {"command": "/nonexistent/${secret:ODD}"},
@@ -83,6 +103,54 @@ def servers(home: Path) -> Json:
             "headers": {"Authorization": f"Bearer {CANARY['header']}", "X-Api-Key": "${secret:STORED}"},
         },
     }
+
+
+def telltale(name: str, *flags: str) -> Json:
+    secrets = {
+        "NAME": "${secret:STORED}",
+        "SECRETS": " ".join(f"${{secret:{name}}}" for name in ("STORED", "QUOTED", "ODD"))
+        + "${secret:REPEATED}" * 3,
+    }
+    return {"command": sys.executable, "args": ["-I", "-S", str(TELLTALE), *flags], "env": secrets}
+
+
+def be_told(daemon: Daemon) -> None:
+    """Use the server whose names are secrets, as a client whose name is one."""
+    secret = CANARY["stored"]
+    ask = partial(request_anything, daemon.client(), CANARY["header"])
+    for method, params in (
+        ("tools/call", {"name": secret, "arguments": {"a": EVERYTHING}, "_meta": {"progressToken": secret}}),
+        ("tools/call", {"name": secret * 2, "arguments": {}}),
+        ("resources/read", {"uri": f"db://ann:{secret}@host/table?key={secret}"}),
+        ("resources/read", {"uri": CANARY["repeated"] * 2}),
+        ("prompts/get", {"name": secret}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": secret}, "argument": {"name": secret, "value": secret}},
+        ),
+        (secret, {}),
+    ):
+        ask(method, params)
+
+
+def request_anything(client: Client, name: str, method: str, params: Json) -> None:
+    """Send it as a client of that name. Errors are right."""
+    own = web.meta(**{f"{web.P}clientInfo": {"name": name, "title": name, "version": name}})
+    given = {
+        **params,
+        "_meta": {**own, "traceparent": TRACE, "tracestate": f"a={name}", **params.get("_meta", {})},
+    }
+    with suppress(Refused):
+        client.request("mcpd/attach", server="telltale", client={"name": name, "cwd": f"/{name}"})
+    body = {"jsonrpc": "2.0", "id": f"{name}-{method}", "method": method, "params": given}
+    client.send_raw(json.dumps(body).encode())
+    with suppress(Refused):
+        client.answer(body["id"])
+    for control, more in (("call", {"tool": name, "arguments": params}), ("read", {"uri": f"x://{name}"})):
+        with suppress(Refused):
+            client.request(f"mcpd/{control}", server="telltale", **more)
+        with suppress(Refused):
+            client.request(f"mcpd/{control}", server=name, **more)
 
 
 def found_in(text: str | bytes) -> set[str]:
@@ -107,8 +175,10 @@ COMMANDS = (
     *("status", "status --json", "status told", "status dying --json", "status far --json"),
     *("why odd", "why odd-url --json", "why odd-command", "status odd --json"),
     *("why told", "why dying", "why far", "why dying --json", "history", "history --json", "logs told"),
-    *("logs dying", "stats --json", "clients --json", "config show", "config show --json", "tools --json"),
+    *("logs dying", "stats --json", "clients --json", "config show", "config show --json"),
     *("doctor --no-shell", "secret list", "secret list --json"),
+    *("status telltale --json", "status telltale", "status refusing --json", "why telltale", "why refusing"),
+    *("calls", "calls --json", "why dsn", "stats", "clients", "approvals --json", "logs telltale"),
 )
 
 
@@ -120,6 +190,8 @@ def followed(daemon: Daemon) -> Iterator[list[str]]:
         client.send("mcpd/events")
         client.send("mcpd/logs", server="told", follow=True)
         client.send("mcpd/tap", server="told")
+        client.send("mcpd/tap", server="telltale")
+        client.send("mcpd/calls", follow=True)
         client.request("mcpd/version")
         yield heard
         daemon.client().call("told", "stderr", {"text": "the end of it"})
@@ -128,12 +200,18 @@ def followed(daemon: Daemon) -> Iterator[list[str]]:
         heard += [json.dumps(each) for each in client.notifications]
 
 
+@pytest.fixture
+def collecting() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
 @pytest.mark.slow
-def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> None:
+def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path, collecting: ExitStack) -> None:
     """At DEBUG level: headers, variables, arguments, URLs, bodies, error texts, stderr, a traceback."""
     change_secrets(
         private_environment(tmp_path),
-        {"STORED": CANARY["stored"], "QUOTED": CANARY["quoted"], "ODD": CANARY["odd"]},
+        {name.upper(): CANARY[name] for name in ("stored", "quoted", "odd", "repeated")},
     )
     (tmp_path / "command-file").write_text(CANARY["command"])
     (tmp_path / "secret-file").write_text(CANARY["file"])
@@ -142,15 +220,16 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
         BUG.format(method=ManagedServer._wait_while_off.__name__, flag=str(flag), secret=CANARY["stored"])
     )
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    there = collecting.enter_context(collector())
     daemon = start(
         servers(tmp_path),
         "--debug",
         *web.PORT,
-        settings={"allowCommands": True},
-        environ={"TAKEN": CANARY["variable"], "PYTHONPATH": path},
+        settings={"allowCommands": True, "callLog": "contents", "openTelemetry": there.url},
+        environ={"TAKEN": CANARY["variable"], "PYTHONPATH": path, **FAST},
     )
-    daemon.wait_connected("told")
-    for name in ("dying", "far", "odd", "odd-url", "odd-command"):
+    daemon.wait_connected("told", "telltale")
+    for name in ("dying", "far", "odd", "odd-url", "odd-command", "dsn", "refusing"):
         daemon.wait_status(name, lambda status: status["last_error"] is not None)
     error = daemon.status("odd")["last_error"]
     assert error["kind"] == "secret"
@@ -161,8 +240,12 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
         client.call("told", "stderr", {"text": EVERYTHING})
         client.call("told", "junk", {"lines": 3})
         client.call("told", "echo", {"body": EVERYTHING})
+        for words in ("error", "fail"):
+            with suppress(Refused):
+                client.call("told", words, {"message": EVERYTHING, "data": EVERYTHING})
         log = {"method": "notifications/message", "params": {"level": "error", "data": EVERYTHING}}
         client.call("told", "notify", log)
+        be_told(daemon)
         flag.touch()
         client.request("mcpd/disable", server="told")
         wait_until(lambda: "injected" in daemon.log, lambda: daemon.log)
@@ -174,7 +257,8 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
         page.send(TextMessage(data=json.dumps(events)))
         for method in ("status", "config", "history", "clients", "stats"):
             shown[f"page {method}"] = json.dumps(page.ask(f"mcpd/{method}"))
-        for name in ("told", "dying", "far"):
+        shown["page calls"] = json.dumps(page.ask("mcpd/calls"))
+        for name in ("told", "dying", "far", "telltale", "refusing"):
             shown[f"page {name}"] = json.dumps(page.ask("mcpd/server", server=name))
         assert page.received
         shown["page events"] = json.dumps(page.received)
@@ -192,6 +276,8 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
         shown[f"command line of {pid}"] = Path(f"/proc/{pid}/cmdline").read_bytes()
     shown["the guardian's environment"] = Path(f"/proc/{guardian}/environ").read_bytes()
     daemon.stop()
+    shown["spans"] = "".join(map(str, there.received.queue))
+    assert "telltale" in shown["spans"]
     assert "Traceback" in daemon.log
     shown["the log at DEBUG"] = daemon.log
     for kept in (path for place in ("state", "cache", "run") for path in (tmp_path / place).rglob("*")):
@@ -199,7 +285,7 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
             assert stat.S_IMODE(kept.stat().st_mode) == 0o600
             text = json.loads(kept.read_text())["text"]
             assert json.loads(text)["mcpServers"]["told"]["env"]["STORED"] == "${secret:STORED}"
-        elif kept.is_file():
+        elif kept.is_file() and kept.parent.name != "lists":  # the names that clients use
             shown[str(kept.relative_to(tmp_path))] = kept.read_bytes()
     leaks = {where: sorted(found) for where, text in shown.items() if (found := found_in(text))}
     assert leaks == {}, json.dumps(leaks)

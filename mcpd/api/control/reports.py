@@ -58,7 +58,7 @@ def _session_report(session: ClientSession, mask: Callable[[str], str]) -> Conne
         protocol_version=version,
         calls=counts.total,
         in_flight=session.in_flight,
-        cwd=client.cwd,
+        cwd=mask(client.cwd),
         servers={name: ServerUsage(calls=calls) for name, calls in counts.ended.items()}
         | {
             (server.original or server).spec.name: ServerUsage(
