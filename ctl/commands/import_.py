@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -27,7 +27,7 @@ from ctl.editors.import_plan import (
     write_import,
 )
 from ctl.editors.merge import KnownEntry, MergedServer
-from ctl.editors.read_entries import IS_MCPD, DiscoveredEntries, EntrySource, discover
+from ctl.editors.read_entries import IS_MCPD, DiscoveredEntries, EntrySource, SkippedEntry, discover
 from ctl.editors.secrets import masked_definition
 from mcpd.config.inherited_environment import to_pass_step, withheld_variables
 from mcpd.config.loader import SUFFIXES
@@ -50,7 +50,7 @@ from mcpd.config.secret_store import secrets_path
     help="Only this server, even if there is a similar one.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be imported without changing anything.")
-@click.option("--yes", "-y", is_flag=True, help="Import everything possible without asking.")
+@click.option("--yes", "-y", is_flag=True, help="Import all of your own entries without asking.")
 @click.option("--unfold", is_flag=True, help="Connect directly to the URL behind mcp-remote.")
 @click.option("--no-rules", is_flag=True, help="Do not import which tools the editors deny or ask about.")
 @click.option(
@@ -88,6 +88,8 @@ def import_(
     ]
     if only:
         _keep_only(discovered, only)
+    if yes:
+        _leave_out_projects(discovered, files, only)
     can_ask = sys.stdin.isatty() and not yes
     plan = plan_import(
         cli,
@@ -184,6 +186,28 @@ def _keep_only(discovered: DiscoveredEntries, names: tuple[str, ...]) -> None:
             raise error.suggest(name, known, "mcpctl import --dry-run lists all servers")
     discovered.candidates = [one for one in discovered.candidates if {one.name, one.source.name} & {*names}]
     discovered.skipped = [one for one in discovered.skipped if one.source.name in names]
+
+
+def _leave_out_projects(discovered: DiscoveredEntries, files: list[Path], named: Collection[str]) -> None:
+    """Leave out what the files of projects would run, which may come from anywhere, unless the user named the
+    file, or a server that only such a file has."""
+    own = {one.source.name for one in discovered.candidates if one.source.scope != "project"}
+    own |= {one.source.name for one in discovered.skipped if one.source.scope != "project"}
+    chosen = {*named} - own
+    left_out = [
+        one
+        for one in discovered.candidates
+        if one.source.scope == "project"
+        and one.source.path not in files
+        and chosen.isdisjoint((one.name, one.source.name))
+    ]
+    discovered.candidates = [one for one in discovered.candidates if one not in left_out]
+    for one in left_out:
+        step = f"mcpctl import {shlex.quote(str(one.source.path))}"
+        reason = (
+            f"the file of a project says what it runs, so --yes does not import it; look at it with: {step}"
+        )
+        discovered.skipped.append(SkippedEntry(one.source, reason, one.definition))
 
 
 # ---- the user's answers, and what is done ------------------------------------------------------------

@@ -14,9 +14,15 @@ from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping, objects, strings
 from ctl.daemon.client import Json
 from ctl.editors.config_files import BY_NAME, EditorSpec, UserContext
-from ctl.editors.merge import MergedServer, MergeResult, merge_candidates
+from ctl.editors.merge import Definition, MergedServer, MergeResult, likeness, merge_candidates
 from ctl.editors.permission_rules import EditorRules, NewRule, editor_permissions
-from ctl.editors.read_entries import IS_MCPD, DiscoveredEntries, EntrySource, unwrap_candidate
+from ctl.editors.read_entries import (
+    IS_MCPD,
+    DiscoveredEntries,
+    EntrySource,
+    unwrap_candidate,
+    valid_server_name,
+)
 from ctl.editors.secrets import (
     LiftedDefinition,
     free_secret_name,
@@ -98,14 +104,15 @@ def plan_import(
         raise DaemonError({"message": f"{error.source} cannot be used", "data": error.data()}) from None
     candidates = [named_by_owner(unwrap_candidate(one) if unfold else one) for one in discovered.candidates]
 
-    merged = merge_candidates(candidates, target.servers, os.environ, named)
+    reserved = [one.source.name for one in discovered.skipped if one.source.scope != "project"]
+    merged = merge_candidates(candidates, target.servers, os.environ, named, reserved)
     found = find_problems(cli, target, {one.name: _with_placeholders(one) for one in merged.servers})
     problems = {name: texts[0] for name, texts in found.items()}
     plan = ImportPlan(discovered, merged, stored, problems)
     if not can_ask:
         plan.blocked = {**_unanswered(plan), **problems}
     if editors is not None:
-        rules = _rules(plan, [editor.name for editor in editors], user)
+        rules = _rules(plan, [editor.name for editor in editors], user, target.servers)
         policies = target.policies if isinstance(target.policies, list) else []
         plan.rules, plan.skipped_rules = rules.new_rules(policies), rules.skipped
     return plan
@@ -132,34 +139,49 @@ def _unanswered(plan: ImportPlan) -> dict[str, str]:
     return blocked
 
 
-def _rules(plan: ImportPlan, editors: Collection[str], user: UserContext) -> EditorRules:
+def _rules(
+    plan: ImportPlan, editors: Collection[str], user: UserContext, known: Mapping[str, Definition]
+) -> EditorRules:
     """Return what the editors deny and ask about.
 
-    A rule about an entry that is left out is for the server that is used instead, or is reported.
+    A rule about an entry that is left out is for the servers that are used instead, and for its own name.
     """
-    servers, rules = _servers_of_entries(plan), EditorRules()
+    servers, rules = _servers_of_entries(plan, known), EditorRules()
     for name in dict.fromkeys(source.editor for source in servers):
         editor = BY_NAME.get(name)
         if editor is None or editor.entry_form is None:
             continue  # it cannot use mcpd
-        entries = [(source.name, server) for source, server in servers.items() if source.editor == name]
+        entries = [
+            (source.name, server)
+            for source, found in servers.items()
+            if source.editor == name
+            for server in found
+        ]
         if name in editors:
             rules.add(editor, entries, editor_permissions(editor, user), user)
         for one in plan.discovered.candidates:
             if one.source.editor == name:
-                rules.add(editor, [(one.source.name, servers[one.source])], one.permissions, user)
+                own = [(one.source.name, server) for server in servers[one.source]]
+                rules.add(editor, own, one.permissions, user)
     return rules
 
 
-def _servers_of_entries(plan: ImportPlan) -> dict[EntrySource, str | None]:
-    """Return the server that each entry will be in mcpd; None if it is not imported."""
-    servers: dict[EntrySource, str | None] = {
-        one.source: None for one in plan.discovered.skipped if one.reason != IS_MCPD
-    }
+def _servers_of_entries(plan: ImportPlan, known: Mapping[str, Definition]) -> dict[EntrySource, list[str]]:
+    """Return the servers in mcpd that do what each entry does: the one that it will be, or for an entry that
+    is left out, those with its package or URL, and the one that it would be."""
+    servers: dict[EntrySource, list[str]] = {}
+    everything = {**known, **{one.name: one.definition for one in plan.merged.servers}}
+    for one in plan.discovered.skipped:
+        if one.reason != IS_MCPD:
+            wanted = likeness(one.fields, os.environ)
+            alike = [name for name, each in everything.items() if likeness(each, os.environ) == wanted]
+            own = valid_server_name(one.source.name)
+            servers[one.source] = list(dict.fromkeys([*(alike if wanted else ()), own]))
     for server in plan.merged.servers:
-        servers |= dict.fromkeys(server.sources, server.name)
-    servers |= {one.source: one.server for one in (*plan.merged.known, *plan.merged.similar)}
-    return {source: None if name in plan.blocked else name for source, name in servers.items()}
+        servers |= {source: [server.name] for source in server.sources}
+    for entry in (*plan.merged.known, *plan.merged.similar):
+        servers[entry.source] = [entry.server]
+    return servers
 
 
 def build_result(

@@ -118,12 +118,14 @@ def merge_candidates(
     ours: Mapping[str, Definition],
     environ: Environ,
     named: Collection[str] = (),
+    reserved: Iterable[str] = (),
 ) -> MergeResult:
     """Group candidates by the identity of their server, and name each group.
 
     Entries of a project come last, because they are the exception. An entry with the package or URL of a
     server in mcpd, or of one from another file, is left out unless it is `named`, and so is one with only the
-    name of a server in mcpd. Two similar entries in one file are meant to differ.
+    name of a server in mcpd. Two similar entries in one file are meant to differ. A file of a project, which
+    may come from anywhere, gets no name of the user's own entries, nor one that is `reserved`.
     """
     mcpd = KnownServers(ours, environ)
     groups: dict[Identity, list[ImportCandidate]] = {}
@@ -135,6 +137,8 @@ def merge_candidates(
         else:
             known.append(KnownEntry(one.source, name))
     names, wanted = set(ours), frozenset(named)
+    others = {name.casefold() for name in (*ours, *reserved)}
+    """Names that a project may not use, whatever their case."""
     servers: list[MergedServer] = []
     similar: list[KnownEntry] = []
     for group in groups.values():
@@ -143,8 +147,12 @@ def merge_candidates(
         if other is not None and wanted.isdisjoint(group_names):
             similar += [attrs.evolve(other, source=one.source) for one in group]
             continue
-        servers.append(_merged(group, _free_name(group[0], names)))
+        is_of_project = all(one.source.scope == "project" for one in group)
+        servers.append(_merged(group, _free_name(group[0], names | others if is_of_project else names)))
         names.add(servers[-1].name)
+        others |= (
+            {name.casefold() for name in (servers[-1].name, *group_names)} if not is_of_project else set()
+        )
     return MergeResult(tuple(servers), tuple(known), tuple(similar))
 
 
@@ -299,4 +307,9 @@ def _differing_limits(group: Sequence[Definition]) -> list[str]:
 
 def _free_name(one: ImportCandidate, names: set[str]) -> str:
     ends = ["", f"-{one.source.editor}", *(f"-{one.source.editor}-{n}" for n in range(2, 1000))]
-    return next(name for end in ends if (name := one.name[: MAX_NAME_LENGTH - len(end)] + end) not in names)
+    return next(
+        name
+        for end in ends
+        if (name := one.name[: MAX_NAME_LENGTH - len(end)] + end) not in names
+        and name.casefold() not in names
+    )

@@ -117,24 +117,24 @@ class EditorRules:
     def add(
         self,
         editor: EditorSpec,
-        entries: Iterable[tuple[str, str | None]],
+        entries: Iterable[tuple[str, str]],
         permissions: Sequence[ToolPermission],
         context: UserContext,
     ) -> None:
         """Add permissions, of which the first that matches decides.
 
-        `entries`: the names of entries, and of their servers in mcpd; None if it is not imported.
+        `entries`: the names of entries, and of their servers in mcpd, which may be added there later.
         """
         for entry, server in dict.fromkeys(entries):
             for one in permissions:
                 tools = one.tools_of(entry)
                 if one.decision == _ALLOW and "*" in tools and one.project is None:
                     break  # nothing after it has an effect
-                for tool in tools if one.decision != _ALLOW else ():
-                    directory = "" if one.project is None else str(one.project)
-                    why = _why_not(server, tool, directory)
-                    if why or server is None:
-                        what = f"{one.decision} {shorten(tool, 80)} of {server or entry}"
+                for tool in map(_as_pattern, tools) if one.decision != _ALLOW else ():
+                    directory = "" if one.project is None else _as_pattern(str(one.project))
+                    why = _why_not(tool, directory)
+                    if why:
+                        what = f"{one.decision} {shorten(tool, 80)} of {server}"
                         note = f"{editor.title}: {what}: {why} ({context.display_path(one.path)})"
                         self.skipped += [note] if note not in self.skipped else []
                     else:
@@ -163,13 +163,15 @@ class EditorRules:
         return result
 
 
-def _why_not(server: str | None, tool: str, directory: str) -> str:
+def _as_pattern(name: str) -> str:
+    """Return a pattern that also matches this name, which may contain brackets."""
+    return re.sub(r"[\[\]]", "?", name)
+
+
+def _why_not(tool: str, directory: str) -> str:
     """Return why there can be no rule about a tool; empty if there can."""
-    if server is None:
-        return "its server is not imported"
-    if len(tool) > _MAX_PATTERN or re.search(r"[\[\]]", tool) or not f"{tool}{directory}".isprintable():
-        return "a rule cannot contain this name"
-    return "a rule cannot contain its directory" if re.search(r"[*?\[\]]", directory) else ""
+    is_possible = len(tool) <= _MAX_PATTERN and f"{tool}{directory}".isprintable()
+    return "" if is_possible else "a rule cannot contain this name"
 
 
 def parts_of(rule: object) -> frozenset[ImportedRule]:

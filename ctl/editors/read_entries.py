@@ -67,6 +67,8 @@ class SkippedEntry:
 
     source: EntrySource
     reason: str
+    fields: Mapping[str, object] = attrs.field(factory=dict, repr=False)
+    """As they are in the file."""
 
 
 @attrs.define
@@ -147,7 +149,11 @@ def _add_entries(
             continue
         if raw.project is not None and not raw.project.is_dir():
             result.skipped.append(
-                SkippedEntry(source, f"its directory no longer exists: {context.display_path(raw.project)}")
+                SkippedEntry(
+                    source,
+                    f"its directory no longer exists: {context.display_path(raw.project)}",
+                    raw.fields,
+                )
             )
             continue
         workspace = raw.project or (context.project if context.project_given else None)
@@ -164,7 +170,7 @@ def _add_entries(
         try:
             result.candidates.append(_candidate(raw, source, translator))
         except UnusableEntry as reason:
-            result.skipped.append(SkippedEntry(source, str(reason)))
+            result.skipped.append(SkippedEntry(source, str(reason), raw.fields))
 
 
 def _candidate(raw: RawEntry, source: EntrySource, translator: VariableTranslator) -> ImportCandidate:

@@ -105,19 +105,43 @@ def test_rule_is_inserted_before_imported_ones_that_are_less_strict(
     ]
 
 
-def test_denial_is_never_dropped_without_a_word(home: Path, alone: Mcpctl) -> None:
-    """Its server is skipped, is blocked, or is another one with the same package."""
+def test_denial_is_never_dropped(home: Path, alone: Mcpctl) -> None:
+    """Its server is skipped, is blocked, or is another one with the same package, or both."""
     skipped = {"url": {}, "command": ""}
     near = {"command": "npx", "args": ["-y", "near-mcp", "--verbose"]}
     unset = {"command": "x", "env": {"A": "${SURELY_NOT_SET}"}}
-    put(home, ".claude.json", {"mcpServers": {"broken": skipped, "near": near, "unset": unset}})
+    both = {**near, **unset, "command": "npx"}
+    put(home, ".claude.json", {"mcpServers": {"broken": skipped, "near": near, "unset": unset, "both": both}})
     put(home, ".config/mcpd/config.json", {"mcpServers": {"other": {**near, "args": ["-y", "near-mcp"]}}})
-    denied = ["mcp__broken__a", "mcp__near__b", "mcp__unset__c"]
+    denied = ["mcp__broken__a", "mcp__near__b", "mcp__unset__c[1]", "mcp__both__d"]
     put(home, ".claude/settings.json", {"permissions": {"deny": denied}})
+    alone("import", "--yes")
+    found = {(one["servers"][0], tool) for one in policies(home) for tool in one["tools"]}
+    assert found == {("broken", "a"), ("other", "b"), ("unset", "c?1?"), ("other", "d")}
+
+
+def test_project_is_not_trusted_with_a_yes(home: Path, alone: Mcpctl) -> None:
+    """What the file of a cloned repository runs is imported only if a person has seen it, or has named it."""
+    evil = {"command": "sh", "args": ["-c", "evil"]}
+    file = put(
+        home,
+        "src/.mcp.json",
+        {"mcpServers": {"github": evil, "DB": {"command": "evil"}, "new": {"command": "e"}}},
+    )
+    put(home, "src/.cursor/mcp.json", {"mcpServers": {"cursor-evil": evil}})
+    put(home, ".claude.json", {"mcpServers": {"github": {"url": {}, "command": ""}, "db": DB}})
     ran = alone("import", "--yes")
-    assert policies(home) == [{**OF_CLAUDE, "servers": ["other"], "tools": ["b"]}]
-    for tool, server in (("a", "broken"), ("c", "unset")):
-        assert f"  Claude Code: deny {tool} of {server}: its server is not imported" in ran.out
+    config = home / ".config/mcpd/config.json"
+    assert list(json.loads(config.read_text())["mcpServers"]) == ["db"]
+    assert f"so --yes does not import it; look at it with: mcpctl import {file}" in ran.out
+    alone("import", "--yes", "-s", "github")
+    assert list(json.loads(config.read_text())["mcpServers"]) == ["db"]
+    alone("import", "--yes", "-s", "new")
+    assert set(json.loads(config.read_text())["mcpServers"]) == {"db", "new"}
+    shown = alone("import", "--dry-run", "--json").json()["servers"]
+    assert [one["name"] for one in shown] == ["github-claude-code"], "not the user's name"
+    alone("import", "--yes", str(file))
+    assert "evil" in config.read_text()
 
 
 def test_refused_rules_change_nothing(home: Path, editors: Path, mcpctl: Mcpctl, daemon: FakeDaemon) -> None:
