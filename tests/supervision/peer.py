@@ -84,6 +84,7 @@ class FakeChild:
     life: Life
     born: float
     returncode: int | None = None
+    containers: None = None
 
     def is_stopped(self) -> bool:
         return self.life.stopped and trio.current_time() >= self.born + self.life.deaf_after
