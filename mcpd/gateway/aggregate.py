@@ -125,6 +125,8 @@ class AggregateServer:
 
     def route(self, method: str, params: bytes) -> Target:
         if method == "tools/call":
+            if wire.may_have_member(params, b'"task"'):
+                params = _without_task(params)
             # A tool that was called before is found without parsing the params.
             end = params.find(b'"', 9) + 1  # usually the name is the first member
             known = self.lists.index().known_calls.get(params[:end])
@@ -415,3 +417,12 @@ def _same_catalogs(
 
 def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _without_task(params: bytes) -> bytes:
+    """Return the params of a call without `task`: mcpd does not offer tasks here, and MCP says to run such a
+    call as any other."""
+    members = wire.members_or_empty(params)
+    if members.pop("task", None) is None:
+        return params
+    return wire.join_members(members)

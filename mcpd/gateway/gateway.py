@@ -30,6 +30,7 @@ from mcpd.calls.stages.validation import ValidationStageFactory
 from mcpd.gateway import legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.instances import DedicatedServers
+from mcpd.gateway.pass_through import PassThrough
 from mcpd.gateway.session import ClientSession, SessionMethods
 from mcpd.gateway.subscriptions import ClientSubscriptions
 from mcpd.gateway.views import SingleServer, View
@@ -53,7 +54,7 @@ _EVERY_SERVER = Profile()
 
 CAPABILITIES: Mapping[str, object] = {
     "elicitation": {"form": {}, "url": {}},
-    "sampling": {},
+    "sampling": {"tools": {}, "context": {}},
     "roots": {"listChanged": True},
     "extensions": {extensions.UI: extensions.UI_CLIENT},
 }
@@ -104,6 +105,7 @@ class Gateway:
         self.dedicated_servers = DedicatedServers(core, self.spawn)
         self.calls = CallEngine(core, self.spawn, self.roots, stages)
         self.subscriptions = ClientSubscriptions(self.spawn)
+        self._pass_through = PassThrough(self._users_of)
         self.list_changes = lists.ListChanges(self.sessions, self.calls.connections.companions.used_by)
         self._nursery: trio.Nursery | None = None
         self._synced_servers: dict[str, ManagedServer] = {}
@@ -157,7 +159,7 @@ class Gateway:
     def on_session_closed(self, session: ClientSession) -> None:
         self.sessions.pop(session, None)
         self.subscriptions.on_session_closed(session)
-        used = self._servers_of(session)
+        used = self.servers_of(session)
         self.dedicated_servers.on_session_closed(session)
         self.calls.connections.companions.on_client_left(session)
         self.calls.questions.urls.on_caller_left(session)
@@ -203,12 +205,16 @@ class Gateway:
             session.listen_streams.clear()
 
     def capabilities(self, server: ManagedServer) -> Mapping[str, object]:
-        """See `ServerClients`. A dedicated server learns the extensions of its own clients."""
+        """See `ServerClients`. A dedicated server of one client learns exactly what this client declares, and
+        that of several the extensions of its own clients."""
         if server.spec.share == "all" or server.original is None:
             return CAPABILITIES
-        users = self.dedicated_servers.users(server)
-        declared = (user.declared_to_own_servers.capabilities.get("extensions") for user in users)
-        return {**CAPABILITIES, "extensions": extensions.united(declared)}
+        declared = [
+            user.declared_to_own_servers.capabilities for user in self.dedicated_servers.users(server)
+        ]
+        if server.spec.share == "client" and len(declared) == 1:
+            return declared[0]
+        return {**CAPABILITIES, "extensions": extensions.united(each.get("extensions") for each in declared)}
 
     # ── what servers say ────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +223,9 @@ class Gateway:
     ) -> bool:
         """See `ServerClients`. A bug in mcpd fails the request, not the server's connection."""
         try:
-            return self.calls.questions.requests.route(server, link, message, exchange)
+            return self._pass_through.send_request(
+                server, link, message, exchange
+            ) or self.calls.questions.requests.route(server, link, message, exchange)
         except Exception:
             log.exception("%s: an error in mcpd itself, handling a request of this server", server.spec.name)
             self.calls.questions.requests.forget(link, message)
@@ -234,9 +242,7 @@ class Gateway:
             levels_set = (
                 session
                 for session in self.sessions
-                if session.is_initialized
-                and session.context.log_level
-                and server in self._servers_of(session)
+                if session.is_initialized and session.context.log_level and server in self.servers_of(session)
             )
             forward_log_message(server, notification, levels_set)
         elif method == "notifications/elicitation/complete":
@@ -245,8 +251,11 @@ class Gateway:
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
                 self.calls.questions.requests.cancel(server.upstream.link, notification.params)
+                self._pass_through.cancel(server.upstream.link, notification.params)
             except BadFrame:
                 return
+        else:
+            self._pass_through.notify_client(server, notification)
 
     def describe_waiting(self, server: ManagedServer, mask: Callable[[str], str]) -> WaitingReport:
         """See `ServerClients`."""
@@ -328,7 +337,7 @@ class Gateway:
 
     def on_log_level_changed(self, session: ClientSession) -> None:
         """A legacy client has set its log level."""
-        for server in self._servers_of(session):
+        for server in self.servers_of(session):
             server.interests.set_log_level(session, session.context.log_level)
 
     def _sync_interests(self, name: str) -> None:
@@ -352,7 +361,7 @@ class Gateway:
         roots: dict[bytes, None] = {}
         for session in self.sessions:
             if server.original is not None:
-                found = session.effective_roots() if server in self._servers_of(session) else ()
+                found = session.effective_roots() if server in self.servers_of(session) else ()
             else:
                 is_user = server.spec.share == "all" and session.view.covers(server)
                 found = session.roots if is_user else ()
@@ -360,9 +369,12 @@ class Gateway:
         return tuple(Raw(root) for root in roots)
 
     def on_roots_changed(self, session: ClientSession) -> None:
-        _notify_roots_changed(self._servers_of(session))
+        _notify_roots_changed(self.servers_of(session))
 
-    def _servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
+    def _users_of(self, server: ManagedServer) -> Sequence[ClientSession]:
+        return [session for session in self.sessions if server in self.servers_of(session)]
+
+    def servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
         """Return the servers it sees, disabled or not, its dedicated servers, and the companions it uses."""
         seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
         dedicated = self.dedicated_servers.used_by(session)

@@ -8,10 +8,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd import __version__
 from mcpd.calls.client_context import ClientRequest, client_name, make_client_context, read_capabilities
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
+from mcpd.gateway.views import server_info
 from mcpd.model.errors import Overloaded, Unsupported
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.protocol.upstream_session import LEVELS
@@ -39,7 +39,7 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
         body: dict[str, object] = {
             "protocolVersion": version,
             "capabilities": session.view.capabilities(version),
-            "serverInfo": {"name": "mcpd", "title": session.view.title, "version": __version__},
+            "serverInfo": server_info(session.view),
         }
         instructions = session.view.instructions()
         if instructions:

@@ -9,7 +9,6 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd import __version__
 from mcpd.calls.client_context import (
     ClientContext,
     ClientRequest,
@@ -19,6 +18,7 @@ from mcpd.calls.client_context import (
 )
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
+from mcpd.gateway.views import server_info
 from mcpd.model.errors import McpdError, Overloaded, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
@@ -123,13 +123,7 @@ def _send_discover_result(session: ClientSession, request: ClientRequest) -> Non
         **_NOT_CACHEABLE,
         "supportedVersions": PROTOCOL_VERSIONS,
         "capabilities": session.view.capabilities(request.context.version),
-        "_meta": {
-            f"{RESERVED_PREFIX}serverInfo": {
-                "name": "mcpd",
-                "title": session.view.title,
-                "version": __version__,
-            }
-        },
+        "_meta": {f"{RESERVED_PREFIX}serverInfo": server_info(session.view)},
     }
     instructions = session.view.instructions()
     if instructions:

@@ -87,6 +87,7 @@ class SessionHost(Protocol):
     def on_session_closed(self, session: ClientSession) -> None: ...
     def on_log_level_changed(self, session: ClientSession) -> None: ...
     def on_roots_changed(self, session: ClientSession) -> None: ...
+    def servers_of(self, session: ClientSession) -> Sequence[ManagedServer]: ...
 
 
 class ListenStream(Protocol):
@@ -280,6 +281,14 @@ class ClientSession:
             handler = self._methods.notifications.get(message.method)
             if handler is not None:
                 handler(self)
+            elif self.view.single is not None and self.is_initialized:
+                self._notify_server(message)
+
+    def _notify_server(self, message: Message) -> None:
+        """Send a notification to the server that the client is attached to, or to its own process of that."""
+        upstream = self.gateway.servers_of(self)[-1].upstream
+        if upstream is not None and upstream.asks_by_request:
+            upstream.link.notify(message.method, bytes(message.params))
 
     # ── responses ───────────────────────────────────────────────────────────────────────────────
 
@@ -506,8 +515,11 @@ class ClientSession:
 
 
 def _knows_method(server: ManagedServer, request: ClientRequest) -> bool:
-    """Return whether both sides share a revision, and so may know a method that mcpd does not."""
-    upstream = server.upstream
-    if upstream is None or request.method.startswith("notifications/"):
+    """Return whether both sides may know a method that mcpd does not: they share a revision, or an era if the
+    method is not of the protocol itself."""
+    upstream, method = server.upstream, request.method
+    if upstream is None or method.startswith("notifications/"):
         return False
-    return upstream.version == request.context.version
+    if upstream.version == request.context.version:
+        return True
+    return upstream.asks_by_request and not request.context.modern and not method.startswith("tasks/")

@@ -8,12 +8,14 @@ from typing import ClassVar, Protocol
 import msgspec
 import trio
 
+from mcpd import __version__
 from mcpd.calls.call import Scope, tool_name
 from mcpd.calls.routes import DIRECT, Target
 from mcpd.calls.stages.login import login_catalog
 from mcpd.model.errors import UnknownTool
 from mcpd.operations import Operations
 from mcpd.protocol import extensions
+from mcpd.protocol.legacy import VERSIONS as LEGACY_VERSIONS
 from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
@@ -29,8 +31,6 @@ MAX_TTL = 3600.0
 """Seconds: clients cannot be notified about lists that they cache longer."""
 NOT_CACHEABLE = (0, "private")
 """For lists with change notifications: no need to cache, and contents may differ per client."""
-_SAME_REVISION = ("tasks", "experimental")
-"""Capabilities that work only if client and server speak the same revision."""
 CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "tools": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
@@ -93,6 +93,14 @@ class View(Protocol):
     def for_legacy_clients(self) -> View:
         """Return the view with the lists of second connections, for the clients that use these (see
         `LegacyCompanions`): their calls may change those lists."""
+
+
+def server_info(view: View) -> Mapping[str, object]:
+    """Return what a client is told of the program that it is connected to: a single server's own title, icons
+    and other members, but mcpd's name and version."""
+    upstream = None if view.single is None else view.single.upstream
+    own = {} if upstream is None else upstream.own_info
+    return {"title": view.title, **own, "name": "mcpd", "version": __version__}
 
 
 def catalog_items(catalog: Catalog, member: str) -> Sequence[Item]:
@@ -182,11 +190,15 @@ class SingleServer(msgspec.Struct, eq=False):
             for name, parts in CAPABILITIES.items()
             if upstream.has(name) or (name == "logging" and upstream.era == "modern")
         }
-        if upstream.version == version:  # then both sides know what mcpd does not
-            offered |= {name: upstream.capabilities[name] for name in _SAME_REVISION if upstream.has(name)}
+        same = upstream.version == version  # then both sides know what mcpd does not
+        if same and upstream.has("tasks"):
+            offered["tasks"] = upstream.capabilities["tasks"]
+        if upstream.has("experimental") and (
+            same or (upstream.asks_by_request and version in LEGACY_VERSIONS)
+        ):
+            offered["experimental"] = upstream.capabilities["experimental"]
         declared = upstream.capabilities.get("extensions")
         if isinstance(declared, Mapping):
-            same = upstream.version == version
             offered["extensions"] = declared if same else extensions.transparent(declared)
         return offered
 

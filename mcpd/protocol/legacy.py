@@ -17,9 +17,9 @@ from mcpd.protocol.upstream_session import (
     FEATURES,
     Hooks,
     Upstream,
-    declared_capabilities,
     decode_result,
     handle_notification,
+    object_or_empty,
     parse_server_info,
     report_possible_update,
     send_request,
@@ -101,8 +101,8 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         era="legacy",
         version=str(negotiated),
         info=parse_server_info(body.get("serverInfo"), body.get("instructions")),
-        capabilities=declared_capabilities(body),
-        ping_method="ping",
+        own_info=object_or_empty(body.get("serverInfo")),
+        capabilities=object_or_empty(body.get("capabilities")),
     )
     task_calls: object = upstream.capabilities
     for name in ("tasks", "requests", "tools", "call"):

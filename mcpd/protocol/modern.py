@@ -18,9 +18,9 @@ from mcpd.protocol.upstream_session import (
     CLIENT_NAME,
     Hooks,
     Upstream,
-    declared_capabilities,
     decode_result,
     handle_notification,
+    object_or_empty,
     parse_server_info,
     to_upstream_error,
 )
@@ -142,14 +142,14 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
     """Return the upstream that a DiscoverResult describes, for `version`."""
     parameter_headers = ParameterHeaders(version)
     link.set_dialect(dialect(version, parameter_headers, hooks.capabilities, refresh_list=hooks.refresh_list))
-    raw_meta = discovered.get("_meta")
-    meta = raw_meta if isinstance(raw_meta, Mapping) else {}
+    own_info = object_or_empty(discovered.get("_meta")).get(f"{RESERVED_PREFIX}serverInfo")
     upstream = Upstream(
         link=link,
         era="modern",
         version=version,
-        info=parse_server_info(meta.get(f"{RESERVED_PREFIX}serverInfo"), discovered.get("instructions")),
-        capabilities=declared_capabilities(discovered),
+        info=parse_server_info(own_info, discovered.get("instructions")),
+        own_info=object_or_empty(own_info),
+        capabilities=object_or_empty(discovered.get("capabilities")),
         ping_method="server/discover",
     )
     if link.has_headers:

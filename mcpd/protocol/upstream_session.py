@@ -204,7 +204,9 @@ class Upstream(msgspec.Struct, eq=False):
     version: str
     info: ServerInfo
     capabilities: Mapping[str, object]
-    ping_method: str
+    own_info: Mapping[str, object] = msgspec.field(default_factory=dict)
+    """What the server says of itself in `serverInfo`, as it is."""
+    ping_method: str = "ping"
     """A real request that costs the server next to nothing."""
     run_subscriptions: Callable[[], Awaitable[None]] | None = None
     """Must run while connected: calls `Hooks.on_list_changed` and fulfils `Hooks.interests`."""
@@ -376,26 +378,17 @@ def parse_server_info(value: object, instructions: object) -> ServerInfo:
     return ServerInfo(**strings, instructions=text)
 
 
-def declared_capabilities(body: Mapping[str, object]) -> Mapping[str, object]:
-    declared = body.get("capabilities")
-    return declared if isinstance(declared, Mapping) else {}
+def object_or_empty(value: object) -> Mapping[str, object]:
+    """Return what a server sent as an object, such as its capabilities; nothing if it is none."""
+    return value if isinstance(value, Mapping) else {}
 
 
 _LIST_CHANGED = {f"notifications/{feature}/list_changed": feature for feature in FEATURES}
 _UPDATED = "notifications/resources/updated"
-_FORWARDED = frozenset(
-    {
-        "notifications/message",
-        "notifications/elicitation/complete",
-        "notifications/tasks",
-        "notifications/tasks/status",
-        "notifications/cancelled",
-    }
-)
 
 
 def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | None) -> None:
-    """Pass on a notification that means the same in all versions; ignore others."""
+    """Pass on a notification."""
     method = message.method
     what = _LIST_CHANGED.get(method)
     if what is not None:
@@ -407,7 +400,7 @@ def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | Non
         except BadFrame:
             return
         hooks.on_notification(ServerNotification(method, message.params, exchange, uri))
-    elif method in _FORWARDED:
+    else:
         hooks.on_notification(ServerNotification(method, message.params, exchange))
     if method == "notifications/message":
         try:

@@ -78,7 +78,7 @@ def test_result_must_be_an_object() -> None:
         ("notifications/message", {"data": "x", "level": "error"}, ["notifications/message ", '[error] "x"']),
         ("notifications/message", {}, ["notifications/message ", "[info] null"]),
         ("notifications/message", [], ["notifications/message "]),
-        ("notifications/other", {}, []),
+        ("notifications/other", {}, ["notifications/other "]),
     ],
 )  # fmt: skip
 def test_notification_is_passed_on_if_clients_may_want_it(

@@ -310,6 +310,8 @@ class ServerRequestRouter:
         if translated is None:
             question.decline("the client's protocol version does not support it")
             return
+        if question.feature == "sampling" and not context.supports("sampling", "tools"):
+            translated = _without_tools(translated)
         question.client_params = translated
         question.attach(call)
         if context.modern:
@@ -374,6 +376,17 @@ class ServerRequestRouter:
             return
         roots = self._roots(server) if call is None or reads_roots else call.caller.effective_roots()
         question.respond(msgspec.json.encode({"roots": roots}))
+
+
+def _without_tools(params: bytes) -> bytes:
+    """Return the params of a sampling request without its tools, for a client that does not support them: a
+    shared server does not know which client it will ask."""
+    members = wire.members(params)
+    if members.keys().isdisjoint(("tools", "toolChoice")):
+        return params
+    return wire.join_members(
+        {name: text for name, text in members.items() if name not in ("tools", "toolChoice")}
+    )
 
 
 def _reads_roots(server: ManagedServer) -> bool:
