@@ -92,6 +92,8 @@ class UpstreamListenStream:
                 request.cancellable = False  # the server has cancelled it
                 self._close(request)
                 request.ended.set()
+            else:
+                self._link.fail_cancelled(message.params)
             return
         meta = wire.members_or_empty(params.get("_meta", b"{}"))
         request = self._open.get(bytes(meta.get(f"{RESERVED_PREFIX}subscriptionId", b"")))

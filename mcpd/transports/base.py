@@ -121,6 +121,9 @@ class Channel(Protocol):
     def cancel(self, exchange: Exchange, reason: str) -> None:
         """Stop waiting, and notify the server if the request was sent. No effect on a finished request."""
 
+    def fail_cancelled(self, params: Raw | bytes) -> None:
+        """Fail the request, if it is in progress, that `notifications/cancelled` of the server names."""
+
     def notify(self, method: str, params: bytes = b"") -> None:
         """Send a notification. Has no effect after the channel has ended, like `respond` and `refuse`."""
 

@@ -25,6 +25,7 @@ from mcpd.transports.outgoing_request import (
     Exchange,
     PendingRequests,
     answer_dropped,
+    cancelled_by_server,
     connection_lost,
     protocol_violation,
     timed_out,
@@ -192,6 +193,14 @@ class RequestMultiplexer(FrameTransport):
             self._send_queued()
             return True
         return self.requests.withdraw_queued(exchange)
+
+    def fail_cancelled(self, params: Raw | bytes) -> None:
+        members = wire.members_or_empty(params)
+        exchange = self.requests.pop(wire.normalize_id(bytes(members.get("requestId", b""))))
+        if exchange is not None:
+            reason = shorten(wire.string_or(members, "reason") or "it gave no reason", 300)
+            self._send_queued()
+            self._fail_lost(exchange, cancelled_by_server(self.name, exchange, reason))
 
     def notify(self, method: str, params: bytes = b"") -> None:
         self._tap_and_send(wire.notification(method, params))

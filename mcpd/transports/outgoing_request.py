@@ -283,6 +283,16 @@ def answer_dropped(server: str, exchange: Exchange, reason: str) -> ProtocolViol
     return protocol_violation(server, exchange, how)
 
 
+def cancelled_by_server(server: str, exchange: Exchange, reason: str) -> ProtocolViolation:
+    """Return the error for a request that the server has cancelled instead of answering it."""
+    text = f"{server}: the server itself cancelled {exchange.description}: {reason}"
+    if exchange.method == "tools/call":
+        text += "; it may have run, so it is not repeated"
+    error = ProtocolViolation(text, server=server)
+    error.may_have_run = exchange.method == "tools/call" or None
+    return error
+
+
 def protocol_violation(server: str, exchange: Exchange, how: str) -> ProtocolViolation:
     """Return the error for a response that violates the protocol; `how` describes it."""
     error = ProtocolViolation(f"{server}: answered {exchange.description} {how}", server=server)

@@ -338,6 +338,26 @@ async def test_calls_take_turns_once_a_request_has_not_named_its_call(w: World) 
     assert [call.state.name for call in (*calls_of(second), *calls_of(third))] == ["SENT", "QUEUED"]
 
 
+@pytest.mark.parametrize("spelt", [int, str])
+async def test_call_that_its_server_cancels_fails(w: World, spelt: type[int] | type[str]) -> None:
+    """A cancellation of a request of the server's own never ends a call, even if both have the same id."""
+    user = w.user("legacy")
+    asked = user.call()
+    [call] = calls_of(user)
+    own: Json = {"jsonrpc": "2.0", "id": int(call.key), "method": "elicitation/create"}
+    own["params"] = {"message": f"{user.tag}: x", "requestedSchema": {}}
+    requests = w.gateway.calls.questions.requests
+    assert requests.route(w.server, w.wire, wire.parse(json.dumps(own).encode()), None)
+    cancelled = Raw(json.dumps({"requestId": spelt(int(call.key)), "reason": "it has no time"}).encode())
+    requests.cancel(w.wire, Raw(json.dumps({"requestId": int(call.key)}).encode()))
+    assert calls_of(user) == [call]
+    requests._closed.clear()
+    requests.cancel(w.wire, cancelled)
+    assert asked.done is not None
+    assert "the server itself cancelled tool 'converse': it has no time" in asked.done["error"]["message"]
+    assert asked.done["error"]["data"]["may_have_run"] is True
+
+
 async def test_cancelled_request_is_settled_and_withdrawn(w: World) -> None:
     user = w.user("legacy")
     user.call()

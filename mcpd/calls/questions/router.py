@@ -8,6 +8,7 @@ never asked.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -162,6 +163,8 @@ class ServerRequestRouter:
         self._spawn = spawn
         self._roots = roots
         self._open: dict[tuple[Channel, bytes], ServerRequest] = {}
+        self._closed: deque[tuple[int, bytes]] = deque(maxlen=MAX_OPEN_REQUESTS)
+        """The last requests that were answered: a server may cancel one before it reads the answer."""
 
     def route(
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
@@ -215,10 +218,14 @@ class ServerRequestRouter:
         return True
 
     def cancel(self, link: Channel, params: Raw) -> None:
-        """Handle `notifications/cancelled` from the server."""
+        """Handle `notifications/cancelled` from the server, for a request of its own, or one of ours that it
+        will not answer. Each side chooses its ids, so that the same one may name both."""
         key = bytes(wire.members(params).get("requestId", b""))
         question = self._open.pop((link, key), None)
-        if question is not None:
+        if question is None and (id(link), key) not in self._closed:
+            link.fail_cancelled(params)
+        elif question is not None:
+            self._closed.append((id(link), key))
             call = question.call
             if call is not None:
                 if question.client_key:
@@ -260,6 +267,7 @@ class ServerRequestRouter:
         key = (question.link, question.message.key)
         if self._open.get(key) is question:
             del self._open[key]
+            self._closed.append((id(question.link), question.message.key))
 
     async def _wait_until_unambiguous(self, question: ServerRequest, calls: Mapping[bytes, Exchange]) -> None:
         """Wait until the request can belong to one client only, then send it there; otherwise refuse it.
