@@ -38,7 +38,7 @@ from mcpd.transports.stdio import open_stdio
 
 if TYPE_CHECKING:
     from mcpd.transports.credentials import Credentials
-    from mcpd.transports.http_client.client_factory import OnResponse, RenewHeaders
+    from mcpd.transports.http_client.client_factory import OnResponse, RenewSecrets
     from mcpd.transports.legacy_http_sse import SseChannel
     from mcpd.transports.streamable_http import HttpChannel
     from mcpd.transports.websocket import WebSocketChannel
@@ -75,18 +75,18 @@ async def open_transport(
     context: SupervisorContext,
     stderr: Callable[[bytes], None],
     on_response: OnResponse,
-    renew_headers: RenewHeaders | None = None,
+    renew_secrets: RenewSecrets | None = None,
 ) -> AsyncIterator[OpenTransport]:
     """Start the process of `launch`, or open a channel of `kind` to the URL of a remote server.
 
-    `on_response` is called for each HTTP request of the channel. `renew_headers`: see `open_client`. Raises
+    `on_response` is called for each HTTP request of the channel. `renew_secrets`: see `open_client`. Raises
     as `open_stdio` and `open_remote` do.
     """
     if isinstance(spec, RemoteSpec):
         find = context.credentials_for
         credentials = await find(spec) if find is not None and spec.may_log_in else None
         async with open_remote(
-            spec, kind, context.environ, on_response, credentials, renew_headers
+            spec, kind, context.environ, on_response, credentials, renew_secrets
         ) as remote:
             yield remote
         return
@@ -103,7 +103,7 @@ async def open_remote(
     environ: Mapping[str, str],
     on_response: OnResponse | None = None,
     credentials: Credentials | None = None,
-    renew_headers: RenewHeaders | None = None,
+    renew_secrets: RenewSecrets | None = None,
 ) -> AsyncIterator[OpenTransport]:
     """Open a channel of `kind` to `spec.url`. Raises CannotStart.
 
@@ -113,11 +113,11 @@ async def open_remote(
     if kind == "http":
         from mcpd.transports.streamable_http import open_http
 
-        opening = open_http(spec, environ, on_response, credentials, renew_headers)
+        opening = open_http(spec, environ, on_response, credentials, renew_secrets)
     elif kind == "sse":
         from mcpd.transports.legacy_http_sse import open_http_sse
 
-        opening = open_http_sse(spec, environ, on_response, credentials, renew_headers)
+        opening = open_http_sse(spec, environ, on_response, credentials, renew_secrets)
     else:
         from mcpd.transports.websocket import open_websocket
 

@@ -528,9 +528,7 @@ class ManagedServer:
                 context,
                 self.log.feed,
                 self.trace.log_http_request,
-                partial(context.secrets.renew_headers, self.spec, self.used_secrets)
-                if self.used_secrets
-                else None,
+                partial(context.secrets.renew, self.spec, self.used_secrets) if self.used_secrets else None,
             )
             try:
                 async with opening as connection:

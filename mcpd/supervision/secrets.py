@@ -68,9 +68,9 @@ class Secrets:
         self._redactor.add(now.secrets, of=definition)
         return _apply_resolved(now.spec, spec)
 
-    async def renew_headers(self, spec: ServerSpec, used: FoundSecrets) -> Mapping[str, str] | None:
-        """Return the headers of a remote server with the secrets of now, and change `used` to these; None if
-        they are the same, or unavailable.
+    async def renew(self, spec: ServerSpec, used: FoundSecrets) -> RemoteSpec | None:
+        """Return the definition of a remote server with the secrets of now, and change `used` to these; None
+        if they are the same, or unavailable.
         """
         found: FoundSecrets = {}
         try:
@@ -80,7 +80,7 @@ class Secrets:
         if found == used or not isinstance(resolved, RemoteSpec):
             return None
         used.update(found)
-        return resolved.headers
+        return resolved
 
     async def describe_old(self, used: FoundSecrets) -> str:
         """Say which secret of a server that was started with `used` was changed or removed in the built-in

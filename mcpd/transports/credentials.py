@@ -126,11 +126,18 @@ def names_insufficient_scope(headers: httpx.Headers) -> bool:
 
 
 def access_error(
-    name: str, refused: str, refusal: Refusal, credentials: Credentials | None, *, has_own_header: bool
+    name: str,
+    refused: str,
+    refusal: Refusal,
+    credentials: Credentials | None,
+    *,
+    has_own_header: bool,
+    has_secrets: bool = False,
 ) -> McpdError | None:
     """Return the error if a person can gain access by logging in; None for an ordinary refusal.
 
     `refused` describes the response. `has_own_header`: the definition contains an `Authorization` header.
+    `has_secrets`: it refers to secrets.
     HTTP 403 concerns the login only if it asks for more scopes, or if nothing was presented at all.
     """
     presented = has_own_header or bool(refusal.signature.scheme)
@@ -142,6 +149,8 @@ def access_error(
         advice = "the `Authorization` header in its definition was rejected"
     elif credentials is not None:
         advice = credentials.advice()
+        if has_secrets and not refusal.signature.scheme:
+            advice = f"it rejects the secrets in its definition, or wants a login: {advice}"
     else:
         advice = "add an `Authorization` header to `headers` in its definition"
     return NeedsAuth(

@@ -16,7 +16,7 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
-from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, RenewHeaders, open_client
+from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, RenewSecrets, open_client
 from mcpd.transports.http_client.connection import describe_error
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
 from mcpd.transports.mcp_http_responses import EVENT_STREAM, StreamState, read_events
@@ -189,7 +189,7 @@ async def open_http_sse(
     environ: Mapping[str, str],
     watch: OnResponse | None = None,
     credentials: Credentials | None = None,
-    renew_headers: RenewHeaders | None = None,
+    renew_secrets: RenewSecrets | None = None,
 ) -> AsyncIterator[SseChannel]:
     """Open a channel to the server whose event stream is at `spec.url`. The caller runs it.
 
@@ -197,7 +197,7 @@ async def open_http_sse(
     URL, proxy or CA file.
     """
     async with open_client(
-        spec.url, spec.headers, environ, spec.ca_file, watch, credentials, renew_headers=renew_headers
+        spec.url, spec.headers, environ, spec.ca_file, watch, credentials, renew_secrets=renew_secrets
     ) as client:
         channel = SseChannel(spec, client)
         try:

@@ -23,7 +23,7 @@ from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
-from mcpd.transports.http_client.client_factory import OnResponse, RenewHeaders, open_client
+from mcpd.transports.http_client.client_factory import OnResponse, RenewSecrets, open_client
 from mcpd.transports.http_client.connection import Abort, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
 from mcpd.transports.mcp_http_responses import (
@@ -480,7 +480,7 @@ async def open_http(
     environ: Mapping[str, str],
     watch: OnResponse | None = None,
     credentials: Credentials | None = None,
-    renew_headers: RenewHeaders | None = None,
+    renew_secrets: RenewSecrets | None = None,
 ) -> AsyncIterator[HttpChannel]:
     """Open a channel to the server at `spec.url` without sending anything. The caller runs it.
 
@@ -488,7 +488,7 @@ async def open_http(
     CannotStart for an unusable URL, proxy or CA file.
     """
     async with open_client(
-        spec.url, spec.headers, environ, spec.ca_file, watch, credentials, renew_headers=renew_headers
+        spec.url, spec.headers, environ, spec.ca_file, watch, credentials, renew_secrets=renew_secrets
     ) as client:
         channel = HttpChannel(spec, HttpEndpoint(spec.name, client, spec.url))
         try:

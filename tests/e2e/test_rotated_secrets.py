@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,15 +10,24 @@ import pytest
 
 from mcpd.config.secret_store import change_secrets
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Refused, wait_until
+from tests.e2e.harness import Json, Refused, wait_until
 from tests.e2e.login_people import served
 
 CALLS = 20
 
 
-@pytest.mark.parametrize("source", ["${file:PATH}", "${cmd:cat PATH}", "${secret:TOKEN}"])
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"url": "URL", "headers": {"Authorization": "Bearer ${file:PATH}"}},
+        {"url": "URL", "headers": {"Authorization": "Bearer ${cmd:cat PATH}"}},
+        {"url": "URL", "headers": {"Authorization": "Bearer ${secret:TOKEN}"}},
+        {"url": "URL?key=${file:PATH}"},
+    ],
+    ids=["file", "command", "store", "url"],
+)
 def test_a_rotated_token_is_used_when_the_old_one_is_refused(
-    start: Start, tmp_path: Path, source: str
+    start: Start, tmp_path: Path, definition: Json
 ) -> None:
     """The calls are sent again with it, and the session continues. After a token that nobody has replaced in
     time, the next call looks for another one.
@@ -32,11 +42,8 @@ def test_a_rotated_token_is_used_when_the_old_one_is_refused(
         environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
         rotate("first")
         server.access_tokens = {"first"}
-        header = f"Bearer {source}".replace("PATH", str(path))
-        daemon = start(
-            {"remote": {"url": server.url, "headers": {"Authorization": header}}},
-            settings={"allowCommands": True},
-        )
+        text = json.dumps({"remote": definition}).replace("PATH", str(path)).replace("URL", server.url)
+        daemon = start(json.loads(text), settings={"allowCommands": True})
         daemon.wait_connected("remote")
         sessions = sum(b'"initialize"' in each.body for each in server.http.requests)
 
@@ -51,7 +58,7 @@ def test_a_rotated_token_is_used_when_the_old_one_is_refused(
         assert daemon.status("remote")["status"] == "connected"
 
         server.access_tokens = {"third"}
-        with daemon.client() as client, pytest.raises(Refused, match="rejected"):
+        with daemon.client() as client, pytest.raises(Refused, match="reject"):
             client.call("remote", "echo")
         daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
         rotate("third")

@@ -129,7 +129,8 @@ class AuthorizationServer:
             await request.reply(404, b"no", kind="text/plain")
 
     async def _serve_mcp(self, request: Request) -> None:
-        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        query = dict(parse_qsl(urlsplit(request.path).query))
+        token = request.headers.get("authorization", query.get("key", "")).removeprefix("Bearer ")
         if self.challenge is not None and token not in self.access_tokens:
             await request.reply(401, WWW_Authenticate=self.challenge)
             return

@@ -27,6 +27,7 @@ import httpx
 import trio
 
 from mcpd.files.regular import read_regular_file
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.credentials import (
@@ -60,8 +61,8 @@ _CA_BUNDLES = (
 """Where distributions keep CA certificates; a Python built elsewhere does not look there."""
 
 
-RenewHeaders = Callable[[], Awaitable[Mapping[str, str] | None]]
-"""Returns the headers of the definition with the secrets of now; None if those are the same as before."""
+RenewSecrets = Callable[[], Awaitable[RemoteSpec | None]]
+"""Returns the definition with the secrets of now; None if those are the same as before."""
 RENEWAL_INTERVAL = 5.0
 """Seconds after the secrets were found to be the same, before they are looked up again."""
 
@@ -80,11 +81,15 @@ class HttpClient:
         watch: OnResponse | None = None,
         credentials: Credentials | None = None,
         own: Mapping[str, str] = MappingProxyType({}),
-        renew: RenewHeaders | None = None,
+        renew: RenewSecrets | None = None,
     ) -> None:
         """`own`: the headers of the definition."""
         self.credentials = credentials
         """Signs every request; None if the definition contains an `Authorization` header."""
+        self.url = str(url)
+        """That of the definition."""
+        self.former_url = ""
+        """The same with a secret that was replaced since."""
         self._own, self._renew = own, renew
         self._renewing = trio.Lock()
         self._renewed_at = -math.inf
@@ -101,8 +106,14 @@ class HttpClient:
         """Whether the definition contains an `Authorization` header, or a user in its URL."""
         return "authorization" in self._client.headers
 
-    async def has_newer_headers(self, refused: httpx.Request) -> bool:
-        """Return whether the definition has other headers now than this request, which was refused.
+    @property
+    def has_secrets(self) -> bool:
+        """Whether the definition refers to secrets."""
+        return self._renew is not None
+
+    async def has_newer_secrets(self, refused: httpx.Request) -> bool:
+        """Return whether the definition has other headers or another URL now than this request, which was
+        refused.
 
         Its secrets are looked up again for that, once for all requests that were refused meanwhile.
         """
@@ -110,16 +121,19 @@ class HttpClient:
             return False
         async with self._renewing:
             if self._is_current(refused) and trio.current_time() - self._renewed_at >= RENEWAL_INTERVAL:
-                if (own := await self._renew()) is None:
+                if (spec := await self._renew()) is None:
                     self._renewed_at = trio.current_time()
                 else:
-                    self._own = _strip(own)
+                    if (url := str(httpx.URL(spec.url))) != self.url:
+                        self.url, self.former_url = url, self.url
+                    self._own = _strip(spec.headers)
                     self._client.headers.update(self._own)
                     self._prepared.clear()
             return not self._is_current(refused)
 
     def _is_current(self, request: httpx.Request) -> bool:
-        return all(request.headers.get(name) == value for name, value in self._own.items())
+        has_headers = all(request.headers.get(name) == value for name, value in self._own.items())
+        return has_headers and str(request.url) != self.former_url
 
     async def send(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
@@ -215,15 +229,15 @@ async def open_client(
     watch: OnResponse | None = None,
     credentials: Credentials | None = None,
     permit: CheckAddress | None = None,
-    renew_headers: RenewHeaders | None = None,
+    renew_secrets: RenewSecrets | None = None,
 ) -> AsyncIterator[HttpClient]:
     """Open a client for the server at `url`; leaving the block closes its connections.
 
     `headers` go with every request, as do user and password in `url`. Proxies are taken from `environ`.
     `watch` is called for every request. `credentials` sign every request, unless the definition contains an
-    `Authorization` header. `permit` is called as in `dial.open_tcp`. `renew_headers`: if `headers` contain
-    secrets. Responses have no time limit: the caller sets it. Raises CannotStart if `url`, `ca_file` or the
-    proxy is unusable.
+    `Authorization` header. `permit` is called as in `dial.open_tcp`. `renew_secrets`: if `url` or `headers`
+    contain secrets. Responses have no time limit: the caller sets it. Raises CannotStart if `url`, `ca_file`
+    or the proxy is unusable.
     """
     target = parse_url(url)
     given = _strip(headers)
@@ -252,7 +266,7 @@ async def open_client(
         try:
             own = "authorization" in fixed
             yield HttpClient(
-                client, target, loopback, watch, None if own else credentials, given, renew_headers
+                client, target, loopback, watch, None if own else credentials, given, renew_secrets
             )
         finally:
             if loopback is not None:

@@ -97,7 +97,9 @@ class HttpEndpoint:
         client = self._client
         try:
             again = response.status_code == UNAUTHORIZED and not repeats
-            again = again and await client.has_newer_headers(response.request)
+            again = again and await client.has_newer_secrets(response.request)
+            if again and self.url == client.former_url:
+                self.url = client.url
             if not again and client.credentials is not None:
                 again = await client.credentials.refused(_refusal(response, repeats))
         except BaseException:
@@ -131,6 +133,7 @@ class HttpEndpoint:
             _refusal(response),
             client.credentials,
             has_own_header=client.has_own_header,
+            has_secrets=client.has_secrets,
         )
         if login is not None:
             return login
