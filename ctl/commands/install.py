@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import attrs
 import click
 
 from ctl.cli.completion import editor_names, server_names
-from ctl.cli.errors import CtlError, DaemonError, NotFound, UsageError
+from ctl.cli.errors import CtlError, DaemonError, NotFound, UsageError, WriteFailed
 from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping
 from ctl.commands.import_ import unknown_editor
 from ctl.daemon.client import Json
 from ctl.editors.backups import EditorBackups
@@ -26,6 +28,7 @@ from ctl.editors.install_report import (
     as_json,
     report_installed,
     report_left_on,
+    report_old_names,
     report_own_profile,
     report_profile,
     report_uninstalled,
@@ -37,6 +40,7 @@ from ctl.editors.mcpd_entry import (
     installable_editors,
     mcpctl_path,
 )
+from ctl.editors.old_names import OldNames, client_style, restore_lists
 from ctl.editors.take_over import (
     OwnProfile,
     TakeOver,
@@ -83,6 +87,7 @@ class _InstallCommand(click.Command):
     help="Disable the editor's entries for servers that mcpd can serve now; =all for all that it has.",
 )
 @click.option("--take-over-all", "take_over", flag_value="all", hidden=True)
+@click.option("--permissions", is_flag=True, help="Rename the tools in the editor's permission lists, too.")
 @_project
 @_dry_run
 @click.pass_obj
@@ -95,6 +100,7 @@ def install(
     own: bool,
     name: str | None,
     take_over: str | None,
+    permissions: bool,
     project: bool,
     dry_run: bool,
 ) -> int:
@@ -109,7 +115,7 @@ def install(
         raise UsageError("--own is for your own file of the editor", hint="use --profile NAME with --project")
     user = UserContext(os.environ, Path.cwd())
     targets = _targets(cli, editors, every, project, user)
-    options = _InstallOptions(server, profile, own, name, take_over, project, every, dry_run)
+    options = _InstallOptions(server, profile, own, name, take_over, permissions, project, every, dry_run)
     backups = EditorBackups(os.environ)
     may_start = cli.may_start and not dry_run
     everything = _take_over(cli, user, server, profile, may_start=may_start)
@@ -127,6 +133,7 @@ class _InstallOptions:
     own: bool
     name: str | None
     take_over: str | None
+    permissions: bool
     project: bool
     every: bool
     dry_run: bool
@@ -185,16 +192,63 @@ class _Installation:
             self.backups,
             dry_run=options.dry_run,
         )
+        names = self._old_names(target, change, own_name)
+        rewritten = {} if names is None else self._rewrite_lists(names)
+        mentions = [] if names is None else names.mentions()
         if not self.cli.out.json:
             self._report(target, change, left_on, own)
+            again = f"{options.again(target.editor)} --take-over --permissions"
+            can_rename = names is not None and bool(names.lists())
+            report_old_names(self.cli, rewritten, mentions, again if can_rename else "", self.user)
             if change.added is not None and not options.dry_run and (step := target.editor.next_step):
                 title = target.editor.title  # the steps of several editors follow each other
                 self.cli.out.next_step(step if title in step else f"in {title}, {step}")
         return as_json(target, change, self.backups) | {
             **left_on.to_json(),
             "profile": None if own is None else own.to_json(),
+            "renamed_permissions": {str(path): found for path, found in rewritten.items()},
+            "old_names": [each.to_json() for each in mentions],
             "dry_run": options.dry_run,
         }
+
+    def _old_names(self, target: InstallTarget, change: FileChange, own: str | None) -> OldNames | None:
+        """Return the former names of the tools that were taken over, now or by an earlier installation."""
+        active, record = self.everything.target, self.backups.load(target.path)
+        disabled = (*(record.disabled if record is not None else ()), *change.disabled)
+        if active is None or not disabled:
+            return None
+        style: object = active.client_tool_names
+        if profile := own or self.options.profile:
+            style = mapping(active.profiles.get(profile)).get("clientToolNames", style)
+        return OldNames(
+            target,
+            self.user,
+            {each.name: each.server or each.name for each in disabled},
+            self.options.entry_name,
+            None if self.options.server else client_style(style),
+        )
+
+    def _rewrite_lists(self, names: OldNames) -> dict[Path, dict[str, str]]:
+        """Rename the tools in the editor's permission lists, if the user wants that. Returns old → new names
+        by file."""
+        cli, options = self.cli, self.options
+        found = {} if options.dry_run else names.lists()
+        if not found:
+            return {}
+        if not options.permissions:
+            if cli.out.json or not sys.stdin.isatty():
+                return {}
+            files = ", ".join(map(self.user.display_path, found))
+            cli.out.flush()
+            try:
+                click.confirm(f"Rename the tools in the permission lists in {files}?", abort=True, err=True)
+            except click.Abort:
+                cli.out.end_prompt_line()
+                return {}
+        try:
+            return names.rewrite(self.backups)
+        except OSError as error:
+            raise WriteFailed(f"cannot keep a backup: {error.strerror or error}") from None
 
     def _own_profile(self, target: InstallTarget) -> OwnProfile | None:
         """Return the profile with the servers that the editor had; None if it gets all of them."""
@@ -264,12 +318,16 @@ def uninstall(
 
     def uninstall_one(target: InstallTarget) -> Json:
         name = target.editor.name
+        lists = restore_lists(target.path, backups, dry_run=dry_run)
         change = uninstall_entry(target, backups, dry_run=dry_run)
         changed.extend([name] if change.has_changes else [])
         if not cli.out.json and (change.has_changes or (name not in reported and target is last[name])):
             report_uninstalled(cli, target, change, user, dry_run)
+            for path in lists:
+                cli.out.line(f"  {user.display_path(path)}: permission lists {'would be ' * dry_run}restored")
             reported.add(name)
         facts = as_json(target, change, None) | {"dry_run": dry_run}
+        facts["restored_permissions"] = list(map(str, lists))
         if target is not last[name]:
             return facts
         files = [each.path for each in targets if each.editor.name == name]

@@ -66,6 +66,10 @@ class BackupRecord(msgspec.Struct, frozen=True, rename=_FILE_NAMES.get):
     """Directories that were created for the file, outermost first."""
     original: bytes = b""
     """The content before, which has a file of its own."""
+    of: str = ""
+    """The file of mcpd's entry because of which the permission lists of this one were rewritten."""
+    names: dict[str, str] = {}
+    """Old → new names in these lists."""
 
     def __repr__(self) -> str:
         return f"BackupRecord({self.path!r}, disabled={self.disabled})"
@@ -110,6 +114,16 @@ class EditorBackups:
         write_atomically(self.original_path(path), record.original, 0o600)
         write_atomically(self._record_path(path), json.dumps(facts).encode(), 0o600)
 
+    def records_of(self, path: Path) -> list[BackupRecord]:
+        """Return the records of files that were rewritten because of the entry in `path`."""
+        found: list[BackupRecord] = []
+        for facts in sorted(self.directory.glob("*.json")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                known = json.loads(facts.read_bytes())
+                if known.get("of") == str(path) and (record := self.load(Path(known["path"]))) is not None:
+                    found.append(record)
+        return found
+
     def delete(self, path: Path) -> None:
         """Delete the record of a file that was restored or no longer exists."""
         for stored in (self._record_path(path), self.original_path(path)):
@@ -145,8 +159,13 @@ class EditorBackups:
         left: list[Path] = []
         for facts in sorted(self.directory.glob("*.json")):
             try:
-                path = Path(json.loads(facts.read_bytes())["path"])
-                if facts != self._record_path(path) or os.path.realpath(path) in known:
+                known_facts = json.loads(facts.read_bytes())
+                path = Path(known_facts["path"])
+                if (
+                    known_facts.get("of")
+                    or facts != self._record_path(path)
+                    or os.path.realpath(path) in known
+                ):
                     continue
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # the original content of a file may be JSON too

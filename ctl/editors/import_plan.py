@@ -267,6 +267,8 @@ class ImportTarget:
     """The rules, as in the file."""
     shared_env: Collection[str] = ()
     """The names of the variables that all servers have, as in the file."""
+    client_tool_names: object = None
+    """`clientToolNames`, as in the file."""
 
     def visible_servers(self, server: str | None, profile: str | None) -> Mapping[str, Mapping[str, object]]:
         """Return the servers that an entry for one server, one profile, or everything provides."""
@@ -320,6 +322,7 @@ def find_import_target(cli: CliContext) -> ImportTarget:
         profiles,
         found.settings.get("policies"),
         mapping(found.settings.get("env")).keys(),
+        client_tool_names=found.settings.get("clientToolNames"),
     )
 
 

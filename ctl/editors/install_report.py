@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 import attrs
 
 from ctl.cli.invocation import CliContext
@@ -10,7 +13,10 @@ from ctl.editors.backups import EditorBackups
 from ctl.editors.config_files import UserContext
 from ctl.editors.install import FileChange
 from ctl.editors.mcpd_entry import InstallTarget
+from ctl.editors.old_names import Mention
 from ctl.editors.take_over import OwnProfile
+
+_MAX_MENTIONS = 30
 
 
 @attrs.define
@@ -57,6 +63,28 @@ def report_left_on(cli: CliContext, left_on: LeftOn, again: str, *, dry_run: boo
         cli.out.line(
             f"  also provided by mcpd: {names}; disable them in the editor with: {again} --take-over"
         )
+
+
+def report_old_names(
+    cli: CliContext,
+    rewritten: Mapping[Path, Mapping[str, str]],
+    mentions: Sequence[Mention],
+    again: str,
+    user: UserContext,
+) -> None:
+    """Print what names the former tools. `again`: the command that renames those in lists, if any."""
+    for path, names in rewritten.items():
+        cli.out.line(f"  renamed in the permission lists of {user.display_path(path)}:")
+        for old, new in names.items():
+            cli.out.line(f"    {old} → {new}")
+    if mentions:
+        cli.out.line("  these still name the former tools, which have other names now:")
+    for each in mentions[:_MAX_MENTIONS]:
+        cli.out.line(f"    {user.display_path(each.path)}:{each.line}: {each.old} → {each.new}")
+    if len(mentions) > _MAX_MENTIONS:
+        cli.out.line(f"    and {len(mentions) - _MAX_MENTIONS} more (--json lists all)")
+    if again:
+        cli.out.line(f"  rename those in permission lists with: {again}")
 
 
 def report_own_profile(cli: CliContext, profile: OwnProfile, *, dry_run: bool) -> None:
