@@ -8,7 +8,8 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/versioning.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeGuard
 
 import msgspec
@@ -31,6 +32,21 @@ Trace = Callable[[str, str, float], None]
 """Called with a step, its outcome, and the seconds it took."""
 
 PROTOCOL_VERSIONS = (*modern.VERSIONS, *legacy.VERSIONS)
+
+
+_ECHO = re.compile(r"\bserver/discover\b|validation errors? for Client(?:Request|Notification)\b")
+_REST_OF_ECHO = re.compile(r"\s|\w+(?:Request|Notification)\.")
+
+
+def without_echo(lines: Iterable[str]) -> list[str]:
+    """Leave out what a server has written to stderr about the probe, which explains no failure. The Python
+    SDK 1.x writes a hundred lines."""
+    kept, is_echo = [], False
+    for line in lines:
+        is_echo = _ECHO.search(line) is not None or (is_echo and _REST_OF_ECHO.match(line) is not None)
+        if not is_echo:
+            kept.append(line)
+    return kept
 
 
 class ServerDiedDuringProbe(Exception):

@@ -627,6 +627,7 @@ class ManagedServer:
         upstream.link.on_refused = self._probe_timer.check_access
         self.companion_refusal = ""
         self._attempt.ready_at = trio.current_time()
+        self.log.note_ready()
         self._tracker.record_connected()
         self._catalog_sync.replace(catalog)
         self._announce(ServerState.CONNECTED, "")

@@ -15,6 +15,7 @@ import trio
 from mcpd.files.regular import open_regular_file
 from mcpd.model.status import lines_with_cause, rfc3339
 from mcpd.privacy.redact import MIN_START, Redactor
+from mcpd.protocol.negotiate import without_echo
 
 MAX_LINE = 16 * 1024
 MAX_RING = 1024 * 1024
@@ -48,7 +49,7 @@ class ServerLog:
         self._fd: int | None = None
         self._file_size = 0
         self._run_lines: deque[str] = deque(maxlen=MAX_RUN_LINES)
-        self.position = 0
+        self.position = self._ready_at = 0
         """Number of lines so far; see `lines_after`."""
         self._more = trio.Event()
         if shared is None:
@@ -83,6 +84,11 @@ class ServerLog:
             self.feed(b"\n")
         self._skipping_line = False
         self._run_lines.clear()
+        self._ready_at = self.position
+
+    def note_ready(self) -> None:
+        """The current process is connected. If it has written anything since, only that explains its end."""
+        self._ready_at = self.position
 
     def last_lines(self, count: int = 20) -> tuple[str, ...]:
         """Return the last lines of the current run, at most MAX_RUN_LINES, without timestamps."""
@@ -93,7 +99,9 @@ class ServerLog:
 
     def failure_lines(self) -> tuple[str, ...]:
         """Return 20 lines of the current run that explain why the process ended (`lines_with_cause`)."""
-        return lines_with_cause(self.last_lines(MAX_RUN_LINES), 20)
+        lines = self.last_lines(MAX_RUN_LINES)
+        since_ready = self.position - self._ready_at + bool(self._partial_line)
+        return lines_with_cause(without_echo(lines[-since_ready:] if since_ready else lines), 20)
 
     def tail(self, count: int) -> tuple[str, ...]:
         return tuple(self._lines)[-count:] if count > 0 else ()

@@ -85,3 +85,23 @@ async def test_lines_after_a_position_wait_for_the_next_one(server_log: ServerLo
         server_log.feed(b"two\n")
     lines, missed = server_log.lines_after(1)
     assert ([line.rpartition(" ")[2] for line in lines], missed) == (["two"], 0)
+
+
+def test_probe_and_start_of_a_server_do_not_explain_its_end(tmp_path: Path) -> None:
+    """The Python SDK 1.x writes a hundred lines about the probe. What follows the handshake counts, if there
+    is anything."""
+    log = ServerLog(tmp_path / "a.log", Redactor())
+    log.feed(
+        b"loading: error: no cache\n"
+        b"Failed to validate request: 31 validation errors for ClientRequest\n"
+        b"PingRequest.method\n  Input should be 'ping' [input_value='server/discover']\n"
+        b"    For further information visit https://errors.pydantic.dev/2.14/v/literal_error\n"
+        b"InitializeRequest.params.clientInfo\n  Field required [type=missing]\n"
+        b"1 validation error for Settings\ntoken\n  Field required [type=missing]\n"
+    )
+    settings = ("1 validation error for Settings", "token", "  Field required [type=missing]")
+    assert log.failure_lines() == ("loading: error: no cache", *settings)
+    log.note_ready()
+    assert log.failure_lines() == ("loading: error: no cache", *settings)
+    log.feed(b"disk full\nno new")
+    assert log.failure_lines() == ("disk full", "no new")
