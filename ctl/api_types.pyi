@@ -473,6 +473,7 @@ class ServerStats(TypedDict):
     seconds: float
     in_flight: int
     restarts: int
+    denied: NotRequired[int]
     cache_hits: NotRequired[int]
     cache_misses: NotRequired[int]
     buckets: NotRequired[list[LatencyBucket]]

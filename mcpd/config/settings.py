@@ -188,6 +188,7 @@ class PlainSettings(Record):
     )
     validate: bool | None = field("Whether to check arguments and structured results, on any server.")
     call_log: CallLogLevel = field("What the call log contains; see `mcpctl calls`.", CallLogLevel.CALLS)
+    call_log_size: int = field("MiB of the call log that are kept.", 8, minimum=8)
     otlp_endpoint: BaseUrl = field(
         "Base URL of an OTLP endpoint that receives a span for each call.", "", name="openTelemetry"
     )

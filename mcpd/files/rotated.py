@@ -9,8 +9,10 @@ from pathlib import Path
 from mcpd.files.regular import open_regular_file
 
 
-def append_lines(path: Path, data: bytes, max_size: int) -> None:
+def append_lines(path: Path, data: bytes, max_size: int, kept: int = 1) -> None:
     """Append complete lines, rotating the file if it would exceed `max_size`. Blocks; raises OSError.
+
+    `kept` older files remain.
 
     If the file ends in a truncated line, that line is terminated first.
     """
@@ -19,6 +21,9 @@ def append_lines(path: Path, data: bytes, max_size: int) -> None:
     with suppress(FileNotFoundError):
         size = os.stat(path, follow_symlinks=False).st_size
         if size and size + len(data) > max_size:
+            for number in range(kept - 1, 0, -1):
+                with suppress(FileNotFoundError):
+                    os.replace(older(path, number), older(path, number + 1))
             os.replace(path, older(path))
     handle = os.open(path, flags, 0o600)
     try:
@@ -32,9 +37,9 @@ def append_lines(path: Path, data: bytes, max_size: int) -> None:
         os.close(handle)
 
 
-def older(path: Path) -> Path:
-    """Return the file with the lines before those of `path`."""
-    return path.with_name(path.name + ".1")
+def older(path: Path, number: int = 1) -> Path:
+    """Return the file with the lines before those of `path`, or of the older file before this one."""
+    return path.with_name(f"{path.name}.{number}")
 
 
 def last_lines(path: Path, size: int) -> list[bytes]:

@@ -420,6 +420,8 @@ class ServerStats(Record):
     """The total time of all calls that received a response."""
     in_flight: int
     restarts: int
+    denied: int = 0
+    """The number of uses that a policy or a person has refused. The counts do not include them."""
     cache_hits: int = 0
     """The number of requests that mcpd answered with the result of an equal request."""
     cache_misses: int = 0

@@ -161,6 +161,8 @@ class CallStats:
 
     def __init__(self, mask: Callable[[str], str] = str) -> None:
         """`mask` hides secrets in the names of tools."""
+        self.denied = 0
+        """Uses that a rule or a person has refused. The server does not know of them."""
         self._mask = mask
         self._tools: dict[str, ToolCallStats] = {}
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client.parser import text_string_to_metric_families
+import re
+from pathlib import Path
 
-from mcpd.api.control.stats import render
+from prometheus_client.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
+
+from mcpd.api.control.stats import _HELP, render
 from mcpd.model.api import (
     CallCounts,
     DaemonInfo,
@@ -69,6 +73,17 @@ def test_names_with_special_characters_are_escaped() -> None:
         (None, 0.5),
         (None, 2.0),
     ]
+
+
+def test_alert_rules_use_metrics_that_exist() -> None:
+    """A metric that does not exist never fires."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs/reference/metrics.md").read_text()
+    groups = YAML(typ="safe").load(root / "examples/prometheus/mcpd-alerts.yml")["groups"]
+    found = {name for rule in groups[0]["rules"] for name in re.findall(r"mcpd_\w+", rule["expr"])}
+    assert len(found) >= 9
+    assert [name for name in found if f"| `{name}` |" not in page] == []
+    assert [name for name in _HELP if f"| `mcpd_{name}` |" not in page] == []
 
 
 def test_logins_are_counted_for_each_server_that_uses_them() -> None:

@@ -243,6 +243,16 @@ async def test_files_are_rotated_and_private(tmp_path: Path, monkeypatch: pytest
         assert file.stat().st_size <= 1000
         assert file.stat().st_mode & 0o777 == 0o600
         assert all(json.loads(line)["name"] == "t" for line in file.read_text().splitlines())
+    assert not older(path, 2).exists()
+    async with logged(path) as (w, log):  # `callLogSize` keeps more files
+        log.older_files = 30
+        user = w.user("legacy", {})
+        put(user, name="t")
+        (call,) = user.session.calls.values()
+        for _ in range(20):
+            log.ended(call, CallOutcome.OK, b"")
+            await log.read(CallsParams())
+        assert len(await log.read(CallsParams(limit=30))) >= 20
 
 
 async def test_switched_off_log_records_nothing(tmp_path: Path) -> None:
@@ -250,7 +260,7 @@ async def test_switched_off_log_records_nothing(tmp_path: Path) -> None:
         routes = w.gateway.calls.routes
         routes._factories = [*routes._factories[:-1], CallLogStageFactory(log)]
         loaded: Any = w.gateway.core.config.loaded
-        others = {**vars(loaded.settings), "otlp_endpoint": ""}
+        others = {**vars(loaded.settings), "otlp_endpoint": "", "call_log_size": 8}
         loaded.settings = SimpleNamespace(**others, call_log=CallLogLevel.OFF)
         put(w.user("legacy", {}), name="t")
         w.lose()

@@ -59,6 +59,8 @@ def test_denied_tool_is_refused_over_every_transport(start: Start) -> None:
         assert [answer["error"]["data"]["code"] for answer in answers] == ["denied"] * 3
     stats = daemon.client().request("mcpd/stats", server="test")["servers"][0]
     assert stats["counts"]["calls"] == 7, "only the calls of `echo` were sent"
+    assert stats["denied"] == 12
+    assert 'mcpd_server_denied_total{server="test"} 12' in daemon.client().request("mcpd/metrics")["text"]
 
 
 def test_changed_rules_apply_at_once_and_clients_are_notified(start: Start) -> None:

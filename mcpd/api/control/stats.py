@@ -6,7 +6,8 @@ https://prometheus.io/docs/instrumenting/exposition_formats/ (text format, versi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -31,6 +32,9 @@ from mcpd.state.clients import ClientConnection
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.tool_call_stats import ToolCallStats
 
+_LAG_SAMPLES, _LAG_INTERVAL = 4, 0.02
+_MAX_CLIENTS = 100
+"""Names of clients in the metrics: they come from the clients."""
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
 """Seconds; only buckets between them are reported."""
 
@@ -106,6 +110,7 @@ def _server_stats(
             each.upstream.link.requests.in_flight for each in instances if each.upstream is not None
         ),
         restarts=status.restarts,
+        denied=tally.denied,
         cache_hits=sum(each.results.hits for each in instances),
         cache_misses=sum(each.results.misses for each in instances),
         buckets=tuple(
@@ -147,6 +152,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _DURATIONS = "server_call_duration_seconds"
 _HELP = {
+    "client_connections": "Connections to the mcpd daemon, by the name of the client.",
+    "event_loop_lag_seconds": "Longest delay of a timer of the daemon while this page was made.",
+    "config_problems": "Errors in the configuration file, whose entries are not in effect.",
+    "state_problems": "What the mcpd daemon cannot save or read; see mcpctl status.",
+    "approvals_waiting": "Calls that wait for the approval of a person.",
+    "server_waiting_calls": "Calls of the MCP server that wait for a person, a turn or a connection.",
+    "server_denied_total": "Uses of the MCP server that a policy or a person has refused.",
     "build_info": "Version of the running mcpd daemon.",
     "start_time_seconds": "Start time of the mcpd daemon, in seconds since the Unix epoch.",
     "clients": "Clients connected to the mcpd daemon.",
@@ -184,11 +196,30 @@ async def collect_metrics(operations: Operations) -> Metrics:
     """Return the metrics of now."""
     stats = await collect_stats(operations, None, processes=True)
     logins = await operations.logins.statuses()
-    return Metrics(content_type=CONTENT_TYPE, text=render(operations.status(), stats, logins))
+    mask = operations.redactor.mask
+    names = Counter(mask(client.name) or "?" for client in operations.clients.connected())
+    text = render(operations.status(), stats, logins, names, await _measure_lag())
+    return Metrics(content_type=CONTENT_TYPE, text=text)
 
 
-def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = ()) -> str:
-    """Return the metrics page. Server and tool names are escaped."""
+async def _measure_lag() -> float:
+    """Return how late the latest of a few timers was. Nobody pays for it while no one asks."""
+    lag = 0.0
+    for _ in range(_LAG_SAMPLES):
+        began = trio.current_time()
+        await trio.sleep(_LAG_INTERVAL)
+        lag = max(lag, trio.current_time() - began - _LAG_INTERVAL)
+    return round(lag, 6)
+
+
+def render(
+    status: DaemonStatus,
+    stats: Stats,
+    logins: Sequence[LoginStatus] = (),
+    clients: Mapping[str, int] | None = None,
+    lag: float = 0.0,
+) -> str:
+    """Return the metrics page. Server, tool and client names are escaped."""
     families: dict[str, list[str]] = {}
 
     def add(family: str, value: float, suffix: str = "", **labels: str) -> None:
@@ -198,6 +229,14 @@ def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = (
     add("build_info", 1, version=status.daemon.version)
     add("start_time_seconds", datetime.fromisoformat(stats.since).timestamp())
     add("clients", stats.clients)
+    for name, number in sorted((clients or {}).items(), key=lambda item: -item[1])[:_MAX_CLIENTS]:
+        add("client_connections", number, client=name)
+    add("event_loop_lag_seconds", lag)
+    add("config_problems", len(status.config.problems))
+    add("state_problems", len(status.daemon.warnings))
+    add("approvals_waiting", status.daemon.approvals)
+    for each in status.servers:
+        add("server_waiting_calls", each.waiting_calls, server=each.name)
     if stats.daemon is not None:
         add("memory_bytes", stats.daemon.memory)
         add("cpu_seconds_total", stats.daemon.cpu_seconds)
@@ -229,6 +268,7 @@ def _add_server(add: Add, server: ServerStats) -> None:
         add("server_state", server.status is state, server=name, state=state.value)
     add("server_restarts_total", server.restarts, server=name)
     add("server_in_flight", server.in_flight, server=name)
+    add("server_denied_total", server.denied, server=name)
     add("server_clients", len(server.clients), server=name)
     for outcome, number in _outcomes(server.counts).items():
         add("server_calls_total", number, server=name, outcome=outcome)

@@ -213,6 +213,7 @@ class CallLogStageFactory:
 
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         self._log.level, self._log.otlp_endpoint = settings.call_log, settings.otlp_endpoint
+        self._log.older_files = -(-settings.call_log_size * 1024 * 1024 // MAX_FILE_SIZE) - 1
         return settings.call_log is not CallLogLevel.OFF or bool(settings.otlp_endpoint)
 
     def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> CallLog:
@@ -225,6 +226,8 @@ class CallLog(Stage):
     def __init__(self, path: Path, redactor: Redactor) -> None:
         self.path = path
         self.level = CallLogLevel.OFF
+        self.older_files = 1
+        """How many full files are kept."""
         self.otlp_endpoint = ""
         """Where calls are exported as spans; empty for nowhere."""
         self.dropped = 0
@@ -359,7 +362,7 @@ class CallLog(Stage):
     def _append(self, data: bytes, count: int) -> None:
         """Write records. Runs in the thread."""
         try:
-            append_lines(self.path, data, MAX_FILE_SIZE)
+            append_lines(self.path, data, MAX_FILE_SIZE, self.older_files)
         except OSError as error:
             if not self.dropped:
                 log.error("cannot write the call log %s: %s", self.path, error.strerror or error)
@@ -405,7 +408,9 @@ class CallLog(Stage):
     def _read_files(self, matches: Callable[[CallRecord], bool], limit: int) -> tuple[CallRecord, ...]:
         """Return the newest matching records, oldest first. Runs in the thread."""
         found: list[CallRecord] = []
-        for path in self.path, older(self.path):
+        for path in (self.path, *(older(self.path, number + 1) for number in range(self.older_files))):
+            if len(found) >= limit:
+                break
             try:
                 lines = last_lines(path, 2 * MAX_FILE_SIZE)
             except FileNotFoundError:
