@@ -389,11 +389,14 @@ class Discovery:
 async def probe(fetch: GuardedFetch) -> Challenge | None:
     """Return the challenge with which a server refuses a request without a token; None if it does not.
 
-    Some servers refuse only the first call of a tool, so a missing challenge proves nothing.
+    Some servers refuse only the first call of a tool, and some answer a GET only when they have an event, so
+    a missing challenge proves nothing.
     """
     try:
         answer = await fetch.probe({"Accept": "text/event-stream"})
     except FetchError as error:
+        if error.may_have_arrived:
+            return None
         raise LoginError("server", error.message, try_later=True) from None
     if answer.status not in (401, 403):
         return None

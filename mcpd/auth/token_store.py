@@ -149,10 +149,10 @@ def to_json(logins: StoredLogins) -> dict[str, object]:
 
 def from_json(document: Mapping[str, object]) -> StoredLogins:
     """Return the contents, without the logins that cannot be read. Raises ValueError if there is no list."""
-    servers = codec.structure(document.get("servers", {}), Mapping[str, str])  # type: ignore[type-abstract]
-    entries = document.get("logins", {})
-    if not isinstance(entries, dict):
-        raise ValueError("`logins` is not an object")
+    names, entries = document.get("servers", {}), document.get("logins", {})
+    if not isinstance(names, dict) or not isinstance(entries, dict):
+        raise ValueError("`servers` or `logins` is not an object")
+    servers = {key: id for key, id in names.items() if isinstance(id, str)}
     logins: dict[str, StoredLogin] = {}
     for id, entry in entries.items():
         with suppress(ValueError):

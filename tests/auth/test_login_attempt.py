@@ -69,6 +69,12 @@ async def test_the_page_in_the_browser_says_so_and_holds_no_secret() -> None:
         assert page.headers["referrer-policy"] == "no-referrer"
 
 
+async def test_a_server_that_does_not_answer_a_get_can_be_logged_in_to() -> None:
+    async with authorization_server() as server:
+        server.breaks.add("/mcp")
+        assert (await logged_in(server)).saved
+
+
 async def test_a_server_of_2025_03_26_without_any_metadata() -> None:
     async with authorization_server() as server:
         server.prm = server.metadata = None

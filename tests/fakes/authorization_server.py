@@ -34,6 +34,8 @@ class AuthorizationServer:
     """`WWW-Authenticate` of a refused request; None to refuse none."""
     answers: dict[str, tuple[int, bytes]] = attrs.field(factory=dict)
     """Path → status and body, instead of the usual answer."""
+    breaks: set[str] = attrs.field(factory=set)
+    """Paths that get no answer."""
     clients: dict[str, Json] = attrs.field(factory=dict)
     codes: dict[str, dict[str, str]] = attrs.field(factory=dict)
     refresh_tokens: dict[str, str] = attrs.field(factory=dict)
@@ -107,6 +109,9 @@ class AuthorizationServer:
 
     async def serve(self, request: Request) -> None:
         path = urlsplit(request.path).path
+        if path in self.breaks:
+            request.reset()
+            return
         if path in self.answers:
             status, body = self.answers[path]
             await request.reply(status, body)

@@ -271,7 +271,7 @@ def _token_type(value: object, status: int) -> TokenType:
 def _lifetime(value: object) -> float | None:
     """Return seconds; None if unknown. A number in a string is common, and a wrong one loses no token.
 
-    Servers whose tokens do not expire send 0.
+    Servers whose tokens do not expire send 0. Less than a second would need a renewal for each request.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
@@ -279,7 +279,7 @@ def _lifetime(value: object) -> float | None:
         seconds = float(value)  # JSON integers have 64 bits here
     except ValueError:
         return None
-    return min(seconds, _MAX_LIFETIME) if math.isfinite(seconds) and seconds > 0 else None
+    return min(seconds, _MAX_LIFETIME) if math.isfinite(seconds) and seconds >= 1 else None
 
 
 # ── grants without a person ───────────────────────────────────────────────────────────────────────────

@@ -94,6 +94,7 @@ def test_the_answer_of_rfc_6749() -> None:
         (" 3600 ", 3600.0),
         (59.5, 59.5),
         (0, None),
+        (1e-9, None),
         (None, None),
         ("soon", None),
         (True, None),
