@@ -57,7 +57,7 @@ LINES = {
     "mcpd/client": 1_322,
     "mcpd/config": 4_676,
     "mcpd/files": 600,
-    "mcpd/gateway": 3_336,
+    "mcpd/gateway": 3_344,
     "mcpd/io": 781,
     "mcpd/model": 4_036,
     "mcpd/privacy": 502,

@@ -44,7 +44,7 @@ from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_res
 from mcpd.gateway.subscriptions import ClientSubscriptions
 from mcpd.gateway.views import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError, ProtocolViolation
-from mcpd.model.policy import ALL_SERVERS, ClientFacts
+from mcpd.model.policy import ALL_SERVERS, ClientFacts, Decision
 from mcpd.model.text import shorten
 from mcpd.operations import Operations
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
@@ -282,10 +282,18 @@ class ClientSession:
             if handler is not None:
                 handler(self)
             elif self.view.single is not None and self.is_initialized:
-                self._notify_server(message)
+                self._notify_server(self.view.single, message)
 
-    def _notify_server(self, message: Message) -> None:
-        """Send a notification to the server that the client is attached to, or to its own process of that."""
+    def _notify_server(self, server: ManagedServer, message: Message) -> None:
+        """Send a notification to the server that the client is attached to, or to its own process of that,
+        unless policies say otherwise. A request without an id is none."""
+        method, policies = message.method, self.gateway.policies
+        if self._methods.is_known(method) or method.startswith("tasks/"):
+            return
+        if policies.apply_to(server):
+            decision = policies.verdict(self.facts(self.context), server, "method", method).decision
+            if decision is not Decision.ALLOW:
+                return
         upstream = self.gateway.servers_of(self)[-1].upstream
         if upstream is not None and upstream.asks_by_request:
             upstream.link.notify(message.method, bytes(message.params))

@@ -396,6 +396,22 @@ async def test_tasks_belong_to_the_client_that_made_them(w: World, modern: bool)
         assert_refused(w, one.ask("tasks/list"), "denied")
 
 
+async def test_notifications_are_no_way_around(w: World) -> None:
+    """A request without an id is not passed on, and a notification only to a server that may be used."""
+    client = Client(w)
+    apply(w, NO_DELETE)
+    for method in ("tools/call", "resources/read", "tasks/cancel", "resources/subscribe"):
+        text = f'{{"jsonrpc":"2.0","method":"{method}","params":{{"name":"delete_repo"}}}}'
+        client.session.receive(wire.parse(text.encode()), client)
+    assert w.wire.frames == []
+    own = wire.parse(b'{"jsonrpc":"2.0","method":"notifications/x.example/a"}')
+    client.session.receive(own, client)
+    assert len(w.wire.frames) == 1
+    apply(w, rule("deny", servers=("srv",)))
+    client.session.receive(own, client)
+    assert len(w.wire.frames) == 1
+
+
 async def test_suspended_state_is_no_way_around(w: World) -> None:
     """A forged or foreign `requestState` does not skip the rules."""
     client = Client(w, modern=True)
