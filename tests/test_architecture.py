@@ -64,7 +64,7 @@ LINES = {
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_295,
     "mcpd/state": 1_350,
-    "mcpd/supervision": 4_063,
+    "mcpd/supervision": 4_072,
     "mcpd/transports": 5_079,
     "mcpd/wire": 1_287,
     "ctl": 5_127,

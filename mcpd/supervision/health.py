@@ -105,10 +105,10 @@ async def run_health_checks(
         else:
             misses = 0
         if misses >= times.ping_misses:
-            raise Wedged(
-                f"it did not answer {misses} health checks within {times.ping:g} s each"
-                + (" (its process is stopped)" if is_stopped() else "")
-            )
+            checks = f"it did not answer {misses} health checks within {times.ping:g} s each"
+            reason = checks + (" (its process is stopped)" if is_stopped() else "")
+            link.close(reason)  # its calls fail for the same reason
+            raise Wedged(reason)
 
 
 def _is_answer(link: Channel, error: McpdError, usual: tuple[int, str]) -> bool:

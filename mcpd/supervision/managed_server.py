@@ -21,7 +21,7 @@ from mcpd.io.broadcast import CallbackList
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import CONNECTION_LOST, ServerState, ServerStatus, rfc3339
+from mcpd.model.status import CONNECTION_LOST, FailureKind, ServerState, ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.process.memory import trim_heap_soon
 from mcpd.process.processes import CpuTimeTotal
@@ -496,8 +496,11 @@ class ManagedServer:
             self._backoff.reset()
         requested_delay = restart.requested_delay(error)
         plan = restart.plan_recovery(self.spec.name, verdict, requested_delay, self._backoff)
-        message = self._context.redactor.mask(failure.message)
-        failure = attrs.evolve(failure, message=message, crash_loop=plan.crash_loop)
+        failure = attrs.evolve(failure, message=self._context.redactor.mask(failure.message))
+        has_ended = failure.kind in (FailureKind.EXITED, FailureKind.KILLED)
+        if has_ended and failure.stderr and self._attempt.package_runner is None:
+            failure = attrs.evolve(failure, message=failure.summary)  # log, status and `why` name one cause
+        failure, message = attrs.evolve(failure, crash_loop=plan.crash_loop), failure.message
         log.log(self._failure_level(plan.level), "%s: %s%s", self.label, message, plan.log_suffix)
         self._tracker.record_failure(failure, plan.pause, requested_delay)
         self._announce(plan.state, plan.reason)

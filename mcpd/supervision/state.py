@@ -53,6 +53,8 @@ class StateTracker:
         self.state = ServerState.PENDING
         self.reason = "queued"
         self.since = time.time()
+        self._down_since: float | None = None
+        """When it failed first, since it was last connected or a user acted."""
         self.failure: Failure | None = None
         """Why the last connection or attempt ended; kept until a user acts."""
         self.retry_at: float | None = None
@@ -78,7 +80,8 @@ class StateTracker:
         assert self.state.may_become(state), f"{self.state} may not become {state}"
         another = state is not self.state
         if another:
-            self.since = time.time()
+            has_failed = state in (ServerState.FAILED, ServerState.NEEDS_AUTH)
+            self.since = self._down_since if has_failed and self._down_since is not None else time.time()
         self.state, self.reason = state, reason
         return another
 
@@ -102,6 +105,8 @@ class StateTracker:
             self._restarts_process = False
             self.restarts += 1
         self._has_failed = True
+        if self._down_since is None:
+            self._down_since = time.time()
         self._early_retry_from = now + max(requested_delay, _EARLY_RETRY_INTERVAL)
         if pause is not None:
             self.retry_at, self.retry_due = time.time() + pause, now + pause
@@ -117,10 +122,11 @@ class StateTracker:
         if is_back:
             self._restart_times.append(trio.current_time())
         self._has_failed = self._restarts_process = False
+        self._down_since = None
 
     def forget_failures(self) -> None:
         """Start over, because a user acted or the definition changed."""
-        self.failure = None
+        self.failure = self._down_since = None
         self._has_failed = self._restarts_process = False
         self._restart_times.clear()
         self.clear_retry()

@@ -33,6 +33,9 @@ async def test_server_without_its_database_for_ten_seconds_is_back_within_second
     async with living(tmp_path, Life(able_from=12), chance=chance, era="legacy") as world:
         await world.wait_connected()
         assert 12 <= trio.current_time() <= 12 + 8
+        failures = [e.status for _, e in world.events if e.status and e.status.status is ServerState.FAILED]
+        assert len(failures) > 3
+        assert len({status.since for status in failures}) == 1
 
 
 async def test_call_starts_a_server_in_a_crash_loop(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ async def test_unresponsive_server_is_detected_within_fifty_seconds(
 async def test_server_busy_with_a_call_is_not_wedged(
     autojump_clock: MockClock, tmp_path: Path, stopped: bool, ends: bool
 ) -> None:
-    """A server whose process is stopped does not count as busy."""
+    """A server whose process is stopped does not count as busy. Its calls fail with the same cause."""
     async with living(tmp_path, Life(deaf_after=5, stopped=stopped), era="legacy") as world:
         await world.wait_connected()
         upstream = world.server.upstream
@@ -236,7 +239,8 @@ async def test_server_busy_with_a_call_is_not_wedged(
         async with trio.open_nursery() as nursery:
 
             async def call() -> None:
-                with pytest.raises(Exception, match="it: "):
+                why = r"it: it did not answer 2 health checks.*\(its process is stopped\) before"
+                with pytest.raises(LinkLost, match=why):
                     await upstream.request("never", {}, timeout=200)
 
             nursery.start_soon(call)
