@@ -106,6 +106,8 @@ class WaitingCall(TypedDict):
     client: str
     call: str
     since: str
+    server: NotRequired[str]
+    waits_for: NotRequired[str]
 
 class ConnectionStatus(TypedDict):
     status: ServerState
@@ -375,6 +377,7 @@ class ConnectedClient(TypedDict):
     in_flight: NotRequired[int]
     cwd: NotRequired[str]
     servers: NotRequired[Mapping[str, ServerUsage]]
+    waiting: NotRequired[list[WaitingCall]]
 
 class ClientsResult(TypedDict):
     clients: list[ConnectedClient]

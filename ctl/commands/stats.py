@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ServerUsage,
         Stats,
         StatsParams,
+        WaitingCall,
     )
 
 _WATCH_SECONDS = 2.0
@@ -265,11 +266,17 @@ def clients_table(answer: ClientsResult, fit: int | None) -> list[Line]:
             client.get("sees") or "-",
             client.get("protocol_version") or "-",
             str(client.get("calls", 0)),
-            _server_uses(client.get("servers", {})),
+            "; ".join([_server_uses(client.get("servers", {})), *map(_wait, client.get("waiting", ()))]),
         ]
         for client in answer["clients"]
     ]
     return table(HEADER, rows, right=(1, 6), fit=fit) if rows else [[paint("no clients connected", "dim")]]
+
+
+def _wait(call: WaitingCall) -> str:
+    """`git: tool 'commit' waits for tool 'push' of cursor (3s ago)`."""
+    what_for = call.get("waits_for") or "its turn"
+    return f"{call.get('server')}: {call['call']} waits for {what_for} ({ago(call['since'])})"
 
 
 def _server_uses(servers: Mapping[str, ServerUsage]) -> str:

@@ -166,8 +166,9 @@ def _waiting_rows(server: ServerStatus) -> Rows:
         rows.append(("asked", f"{asked}, by {question['call']}{text}"))
     waiting = server.get("waiting", [])
     for call in waiting:
+        what_for = f" for {call['waits_for']}" if call.get("waits_for") else ""
         since = format_time(call["since"])
-        rows.append(("waiting", f"{call['call']} of {call['client']}, since {since}"))
+        rows.append(("waiting", f"{call['call']} of {call['client']}{what_for}, since {since}"))
     if (more := server.get("waiting_calls", 0) - len(waiting)) > 0:
         rows.append(("waiting", f"and {count(more, 'call')} more"))
     return rows

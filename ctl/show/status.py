@@ -186,12 +186,16 @@ def impairment(server: ServerStatus) -> str:
 
 
 def waiting_summary(server: ServerStatus) -> str:
-    """Return for whose answer how many calls wait: `2 calls wait: cursor was asked 3m ago`. Empty if no call
-    waits, or if calls wait only for other calls."""
+    """Return for whom calls wait: `2 calls wait: cursor was asked 3m ago`. Empty if no call waits."""
     questions, number = server.get("questions"), server.get("waiting_calls", 0)
-    if not questions or not number:
+    if not number:
         return ""
     verb = "waits" if number == 1 else "wait"
+    if not questions and (waiting := server.get("waiting")):
+        what_for, since = waiting[0].get("waits_for") or "a turn", ago(waiting[0]["since"])
+        return f"{count(number, 'call')} {verb} for {what_for}, the first came {since}"
+    if not questions:
+        return ""
     return f"{count(number, 'call')} {verb}: {questions[0]['client']} was asked {ago(questions[0]['since'])}"
 
 

@@ -298,6 +298,9 @@ class CallHandler(Protocol):
         """Send another round of the call now. Raises LinkLost, Overloaded, InvalidArguments; nothing was sent
         then."""
 
+    def use_own_process(self, call: Call) -> bool:
+        """Let a call that was not sent yet use its client's own process. Returns False if there is none."""
+
     def send_again(self, call: Call, wait: Work) -> None:
         """Send the call once more when `wait` has returned. Other calls may have their turn meanwhile."""
 

@@ -60,17 +60,19 @@ OK, TOOL_ERROR = CallOutcome.OK, CallOutcome.TOOL_ERROR
 
 class CallEngine:
     """All calls of the daemon. `spawn` must run tasks that outlive clients; `roots` returns the roots of all
-    clients that use a server."""
+    clients that use a server, and `own_server` the dedicated server of a client."""
 
     def __init__(
         self,
         operations: Operations,
         spawn: Spawn,
         roots: Callable[[ManagedServer], Sequence[Raw]],
+        own_server: Callable[[Caller, ManagedServer], ManagedServer] = lambda caller, server: server,
         stages: Sequence[StageFactory] = (),
     ) -> None:
         self._operations = operations
         self._spawn = spawn
+        self._own_server = own_server
         self.routes = RouteTable(operations, stages)
         self._arguments = ArgumentBudget()
         self.questions = Questions(self, spawn, roots)
@@ -346,6 +348,22 @@ class CallEngine:
                 self.send_again(call, wait)
                 return True
         return False
+
+    def use_own_process(self, call: Call) -> bool:
+        """See `CallHandler`."""
+        server = self._own_server(call.caller, call.server.original or call.server)
+        if server.original is None:
+            return False
+        release_turn(call)
+        call.server = server
+        call.move(PREPARING)
+        self._start_work(call, partial(self._send_when_ready, call))
+        return True
+
+    async def _send_when_ready(self, call: Call) -> None:
+        upstream = await self._operations.wait_ready(call.server)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._send(call, upstream)
 
     def send_again(self, call: Call, wait: Work) -> None:
         """See `CallHandler`."""

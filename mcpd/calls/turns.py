@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import trio
 
 from mcpd.calls.call import INTERACTIVE_METHODS, QUEUED, Call, Caller, CallHandler, Spawn
-from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions
+from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions, separate_clients
 from mcpd.io.outbox import batch
 from mcpd.model.errors import Overloaded
 from mcpd.model.status import WaitingCall, format_time, rfc3339
@@ -274,6 +275,9 @@ class ClientTurns(TurnQueue):
             others = [each for each in blocking if each.call.caller is not call.caller]
             if self._is_overdue(call, since, others, now):
                 call.failed(_overdue(call, now - since, self._obstacle(others)))
+            elif others and self._may_separate(call, since, others[0], now):
+                separate_clients(self._server)
+                self._handler.use_own_process(call)
             elif not others and not call.route.is_exclusive and self._may_overlap(call, owner, since, now):
                 self._begin(call, owner)
 
@@ -282,6 +286,12 @@ class ClientTurns(TurnQueue):
         if owner is not self.owner and history.has_asked(call.route.method, call.tool):
             since = max(since, self._turn_began)
         return now >= since + QUESTION_WAIT
+
+    def _may_separate(self, call: Call, since: float, question: AskedQuestion, now: float) -> bool:
+        """Return whether the call should not wait for a person who answers another client's question."""
+        spec = self._server.spec
+        allowed = spec.share == "all" and not spec.is_single_process and not call.route.is_exclusive
+        return allowed and now >= max(since, question.asked_at) + QUESTION_WAIT
 
     def _is_overdue(self, call: Call, since: float, others: Sequence[AskedQuestion], now: float) -> bool:
         if others and now >= max(since, others[0].asked_at - QUESTION_WAIT) + ANSWER_WAIT:
@@ -389,20 +399,31 @@ class CallTurns:
         connections = [each for each in (server, server.companion) if each is not None]
         questions = [question for each in connections for question in self._questions.of(each)]
         queues = [queue for each in connections if (queue := each.attachments.get(CLIENT_TURNS)) is not None]
-        waiting = [(call, since) for queue in queues for call, (_, since) in queue.waiting.items()]
-        now, wall = trio.current_time(), time.time()
+        waits = (_describe(queue, call, mask) for queue in queues for call in queue.waiting)
         return (
             tuple(each.describe(mask) for each in questions[:_MAX_SHOWN]),
-            tuple(
-                WaitingCall(
-                    client=mask(call.caller.describe(call.context)),
-                    call=mask(call.description),
-                    since=rfc3339(wall - (now - since)),
-                )
-                for call, since in waiting[:_MAX_SHOWN]
-            ),
-            len(waiting),
+            tuple(islice(waits, _MAX_SHOWN)),
+            sum(len(queue.waiting) for queue in queues),
         )
+
+    def waits_of(self, caller: Caller, mask: Callable[[str], str]) -> tuple[WaitingCall, ...]:
+        """Return the calls of a client that wait for other clients."""
+        calls = caller.calls.values()
+        queues = [(call, queue) for call in calls if (queue := call.server.attachments.get(CLIENT_TURNS))]
+        waits = (_describe(queue, call, mask) for call, queue in queues if call in queue.waiting)
+        return tuple(islice(waits, _MAX_SHOWN))
+
+
+def _describe(queue: ClientTurns, call: Call, mask: Callable[[str], str]) -> WaitingCall:
+    obstacles = (f"{each.description} of {each.caller.describe(each.context)}" for each in queue.holders)
+    _, since = queue.waiting[call]
+    return WaitingCall(
+        client=mask(call.caller.describe(call.context)),
+        call=mask(call.description),
+        since=rfc3339(time.time() - (trio.current_time() - since)),
+        server=(call.server.original or call.server).spec.name,
+        waits_for=mask(next(obstacles, "")),
+    )
 
 
 def turn_owner(call: Call) -> object:
@@ -443,8 +464,7 @@ def release_turn(call: Call) -> None:
 def _overdue(call: Call, seconds: float, obstacle: str) -> Overloaded:
     """Return the error for a call that has waited too long: who was asked what, and what to do."""
     name = call.server.spec.name
-    message = f"{name}: {call.description} waited {seconds:.0f} s for {obstacle}"
-    message += "; nothing was sent, try again later"
-    if call.server.spec.concurrency == "auto":
-        message += f" (`share: client` in the definition of {name} gives each its own)"
-    return Overloaded(message, server=name)
+    message = f"{name}: {call.description} waited {seconds:.0f} s for {obstacle}; nothing was sent"
+    if call.server.spec.concurrency != "auto":
+        return Overloaded(f"{message}, try again later", server=name)
+    return Overloaded(message + (separate_clients(call.server) or ", try again later"), server=name)

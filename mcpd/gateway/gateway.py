@@ -103,7 +103,7 @@ class Gateway:
         if call_log is not None:
             stages.append(CallLogStageFactory(call_log))
         self.dedicated_servers = DedicatedServers(core, self.spawn)
-        self.calls = CallEngine(core, self.spawn, self.roots, stages)
+        self.calls = CallEngine(core, self.spawn, self.roots, self._own_server, stages)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._pass_through = PassThrough(self._users_of)
         self.list_changes = lists.ListChanges(self.sessions, self.calls.connections.companions.used_by)
@@ -367,6 +367,11 @@ class Gateway:
                 found = session.roots if is_user else ()
             roots.update(dict.fromkeys(map(bytes, found)))
         return tuple(Raw(root) for root in roots)
+
+    def _own_server(self, caller: Caller, server: ManagedServer) -> ManagedServer:
+        return (
+            self.dedicated_servers.server_for(caller, server) if isinstance(caller, ClientSession) else server
+        )
 
     def on_roots_changed(self, session: ClientSession) -> None:
         _notify_roots_changed(self.servers_of(session))

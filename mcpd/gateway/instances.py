@@ -1,4 +1,5 @@
-"""Dedicated servers: one instance for each client, or for each root, instead of one shared by all (`share`).
+"""Dedicated servers: one instance for each client, or for each root, instead of one shared by all (`share`,
+and if a question of the server could not be attributed to a client).
 
 The definition's own server remains, for lists and for the shell. A dedicated server starts with its first
 call and ends with its last client; a root's lingers for a while, since windows are closed and reopened.
@@ -61,14 +62,15 @@ class DedicatedServers:
     def server_for(self, session: ServerUser, server: ManagedServer) -> ManagedServer:
         """Return the server that this client uses: its dedicated one, or `server` if it is shared."""
         owner: object = session
-        if server.spec.share == "all" or server.original is not None or session.is_anonymous:
+        share = server.spec.share
+        if share == "all" and server.elicitation_history.separates_clients:
+            share = "client" if session.context.accepts_server_requests else "all"
+        if share == "all" or server.original is not None or session.is_anonymous:
             return server
         if server.state is ServerState.DISABLED:
             return server  # it refuses the call and says how to enable it
-        if server.spec.share != "client":
-            owner = root = declared_directory(session) or (
-                session.client.cwd if server.spec.share == "root" else ""
-            )
+        if share != "client":
+            owner = root = declared_directory(session) or (session.client.cwd if share == "root" else "")
             if not root:
                 return server
         key = (server.spec.name, owner)

@@ -228,7 +228,7 @@ class ClientSession:
 
     def _forward(self, request: ClientRequest, target: Target) -> None:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
-        if target.server.spec.share != "all":
+        if target.server.spec.share != "all" or target.server.elicitation_history.separates_clients:
             self.declared_to_own_servers = request.context
             server = self.gateway.dedicated_servers.server_for(self, target.server)
             target = msgspec.structs.replace(target, server=server)

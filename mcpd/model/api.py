@@ -17,7 +17,7 @@ import msgspec
 from mcpd.model.config_api import ConfigStatus
 from mcpd.model.events import HistoryEntry
 from mcpd.model.record import Record
-from mcpd.model.status import ServerState, ServerStatus
+from mcpd.model.status import ServerState, ServerStatus, WaitingCall
 
 API_VERSION = 1
 """Increased when a method or member changes its meaning. Additions do not increase it."""
@@ -487,6 +487,8 @@ class ConnectedClient(Record):
     in_flight: int = 0
     cwd: str = ""
     servers: Mapping[str, ServerUsage] = attrs.field(factory=dict)
+    waiting: tuple[WaitingCall, ...] = ()
+    """The client's calls that wait for other clients, at most 10."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

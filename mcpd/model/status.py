@@ -223,6 +223,9 @@ class WaitingCall(Record):
     client: str
     call: str
     since: str
+    server: str = ""
+    waits_for: str = ""
+    """The call that it waits for, and the client of that call. This is empty if that call ends just now."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

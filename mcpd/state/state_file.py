@@ -70,6 +70,8 @@ class PersistentState:
     """Server → the toggle to return to when its timed disable ends. Others return to the definition."""
     eras: Mapping[str, str] = attrs.field(factory=dict)
     """Fingerprint of a definition → `modern` or `legacy`."""
+    asking: Mapping[str, Mapping[str, bool]] = attrs.field(factory=dict)
+    """Fingerprint of a definition → method and tool → whether the server asks clients during such calls."""
     applied: AppliedSet | None = None
 
     def with_changes(self, before: PersistentState, after: PersistentState) -> PersistentState:
@@ -78,6 +80,7 @@ class PersistentState:
             toggles=_with_changes(self.toggles, before.toggles, after.toggles),
             after_timed=_with_changes(self.after_timed, before.after_timed, after.after_timed),
             eras=_with_changes(self.eras, before.eras, after.eras),
+            asking=_with_changes(self.asking, before.asking, after.asking),
             applied=after.applied if after.applied != before.applied else self.applied,
         )
 
@@ -177,6 +180,15 @@ class StateFile:
             newest = dict(list(self.state.eras.items())[-500:])
             newest.pop(fingerprint, None)
             self._change(eras={**newest, fingerprint: era})
+
+    def asking(self, fingerprint: str) -> Mapping[str, bool]:
+        """Return what `set_asking` has stored."""
+        return self.state.asking.get(fingerprint, {})
+
+    def set_asking(self, fingerprint: str, asking: Mapping[str, bool]) -> None:
+        newest = dict(list(self.state.asking.items())[-500:])
+        newest.pop(fingerprint, None)
+        self._change(asking={**newest, fingerprint: asking})
 
     def set_applied(self, applied: AppliedSet | None) -> None:
         if applied != self.state.applied:

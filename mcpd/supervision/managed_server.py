@@ -28,7 +28,7 @@ from mcpd.process.processes import CpuTimeTotal
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.state.cached_lists import definition_key
 from mcpd.supervision import restart
-from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
+from mcpd.supervision.attachments import Attachments, ResultCache
 from mcpd.supervision.catalog import Catalog, summarize
 from mcpd.supervision.catalog_sync import CatalogSync
 from mcpd.supervision.connect import (
@@ -40,6 +40,7 @@ from mcpd.supervision.connect import (
     package_runner_of,
     wait_package_downloaded,
 )
+from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
 from mcpd.supervision.secrets import FoundSecrets
@@ -153,7 +154,7 @@ class ManagedServer:
         self.notifications.add(partial(clients.on_notification, self))
         self.attachments = Attachments()
         """What others keep for this server."""
-        self.elicitation_history = ElicitationHistory()
+        self.elicitation_history = ElicitationHistory(context.store, key)
         self._last_received_at: float | None = None
         """When the previous connection last received a message (`trio.current_time()`)."""
         self._silence = (-math.inf, "")

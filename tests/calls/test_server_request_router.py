@@ -22,6 +22,7 @@ from mcpd.calls.questions.router import (
     ServerRequest,
 )
 from mcpd.model.server_spec import Share
+from mcpd.supervision.elicitation_history import QUIET_AFTER
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.wire import message as wire
 from tests.gateway.model import Json, User, Working, World, make_catalog, world
@@ -106,6 +107,43 @@ async def test_ambiguous_request_waits_until_one_client_is_left(autojump_clock: 
     assert (len(one.questions), len(two.questions)) == (0, 1)
     two.answer()
     assert outcome(w, key) == {"action": "accept", "content": {"name": two.tag}}
+
+
+async def test_request_goes_to_the_client_whose_call_it_fits(w: World) -> None:
+    """Its tool has asked before, and the tools of the others are known to ask nothing."""
+    history = w.server.elicitation_history
+    for _ in range(QUIET_AFTER):
+        history.record_answer("tools/call", "quiet")
+    history.record_request("tools/call", "converse")
+    one, two = w.user("legacy"), w.user("legacy")
+    two.call("quiet")
+    one.call()
+    key = ask(w, message=f"{one.tag}: x", requestedSchema={})
+    one.answer()
+    assert outcome(w, key) == {"action": "accept", "content": {"name": one.tag}}
+    assert not history.may_ask("tools/call", "quiet")
+    history.record_request("tools/call", "quiet")
+    key = ask(w, message=f"{one.tag}: x", requestedSchema={})
+    assert (len(one.questions), len(two.questions)) == (0, 0)
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+async def test_clients_are_separated_after_a_request_that_belongs_to_none(
+    autojump_clock: Clock, w: World, is_single: bool
+) -> None:
+    """Unless the definition forbids another process. The server and its log are told why nobody was asked."""
+    lines: list[str] = []
+    w.server.log.add_line = lines.append
+    w.server.spec = attrs.evolve(w.server.spec, is_single_process=is_single)
+    for user in (w.user("legacy"), w.user("legacy")):
+        user.call()
+    key = ask(w)
+    await trio.sleep(AMBIGUITY_TIMEOUT * 1.1)
+    message = answers(w)[key]["error"]["message"]
+    assert "it is unclear to which of several calls" in message
+    has_own = "has a process of its own" in message
+    assert w.server.elicitation_history.separates_clients is has_own is not is_single
+    assert any("it is unclear to which" in line for line in lines)
 
 
 async def test_ambiguous_request_does_not_belong_to_a_later_call(autojump_clock: Clock, w: World) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.e2e.conftest import start
 from tests.e2e.harness import Json, fake
 from tests.gateway.mcp_client import MODERN, McpClient
+from tests.processes import wait_until
 
 __all__ = ["start"]
 
@@ -66,3 +69,30 @@ def test_concurrent_elicitations_reach_the_right_clients(start: Start) -> None:
     with ThreadPoolExecutor(8) as pool:
         for number, received in enumerate(pool.map(use, range(8))):
             assert received == [f"client {number}"] * 3
+
+
+def test_client_does_not_wait_for_the_person_of_another(start: Start) -> None:
+    """While somebody answers a question of one process, the others get a process of their own."""
+    daemon = start({"fake": fake("--era", "legacy")})
+    daemon.wait_connected("fake")
+    asked = {"name": "ask", "arguments": {"method": "elicitation/create", "params": FORM}}
+    is_answered = threading.Event()
+
+    def slowly(method: str, params: Json) -> Json:
+        assert is_answered.wait(60)
+        return answer(method, params)
+
+    def client(answer: Callable[[str, Json], Json]) -> McpClient:
+        return McpClient(daemon, "2025-11-25", server="fake", answer=answer, capabilities={"elicitation": {}})
+
+    slow = client(slowly)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(slow.request, "tools/call", **asked)
+        wait_until(lambda: daemon.status("fake")["questions"])
+        quick = client(answer)
+        quick.request("tools/call", **asked)
+        assert not first.done()
+        is_answered.set()
+        first.result(60)
+    names = [each["name"] for each in daemon.client().request("mcpd/status")["servers"]]
+    assert names == ["fake", "fake~1"]

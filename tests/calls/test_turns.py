@@ -29,7 +29,7 @@ from mcpd.calls.turns import (
 )
 from mcpd.config.settings import Settings
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.supervision.attachments import QUIET_AFTER
+from mcpd.supervision.elicitation_history import QUIET_AFTER
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import (
     Asked,

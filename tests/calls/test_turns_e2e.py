@@ -67,7 +67,7 @@ ASKED: dict[str, Callable[[Daemon, str, ExitStack], Leave]] = {
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    servers = {name: fake("--era", "legacy") for name in (*ASKED, "fresh")}
+    servers = {name: {**fake("--era", "legacy"), "share": "all"} for name in ASKED}
     with running(tmp_path_factory.mktemp("daemon"), servers, *PORT) as daemon:
         daemon.wait_connected(*servers)
         yield daemon
@@ -92,6 +92,7 @@ def test_questions_of_clients_that_are_gone_are_dropped(daemon: Daemon) -> None:
             assert (question["call"], question["text"]) == ("tool 'ask'", "Your name?")
             assert waiting["client"].startswith("waiter")
             assert waiting["call"] == "tool 'pid'"
+            assert waiting["waits_for"].startswith("tool 'ask' of ")
             leave()
             assert client.wait(key)["content"][0]["text"] == str(status["pid"])
             assert not daemon.status(kind)["questions"]

@@ -32,8 +32,9 @@ from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import NotificationInterests, ServerNotification, Upstream
 from mcpd.state.clients import ClientConnection
-from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
+from mcpd.supervision.attachments import Attachments, ResultCache
 from mcpd.supervision.catalog import Catalog, Item
+from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import CallStats
@@ -469,10 +470,10 @@ class User:
         with batch():
             asked.session.receive(wire.parse(frame), reply)
 
-    def call(self) -> Asked:
+    def call(self, tool: str = "converse") -> Asked:
         session = self._open() if self.kind == "stateless" else self.session
         params: Json = {
-            "name": "converse",
+            "name": tool,
             "arguments": {"tag": self.tag},
             "_meta": {"progressToken": self.tag},
         }

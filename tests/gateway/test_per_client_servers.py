@@ -125,6 +125,15 @@ async def test_server_of_one_client_uses_the_era_of_its_client(
     assert found.spec.era == era
 
 
+async def test_clients_that_can_be_asked_are_separated_if_a_question_was_unclear(pool: Pool) -> None:
+    server, plain, asked = make_server(), pool.session(), pool.session()
+    asked.context = make_client_context(LEGACY, {"elicitation": {}})
+    assert pool.servers.server_for(asked, server) is server
+    server.elicitation_history.separate_clients()
+    assert pool.servers.server_for(plain, server) is server
+    assert pool.servers.users(pool.servers.server_for(asked, server)) == [asked]
+
+
 async def test_clients_of_one_root_share_a_server(pool: Pool) -> None:
     server = make_server(share="root")
     one, two, other = (pool.session(cwd=cwd) for cwd in ("/a", "/a", "/b"))

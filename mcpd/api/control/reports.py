@@ -59,6 +59,7 @@ def _session_report(session: ClientSession, mask: Callable[[str], str]) -> Conne
         calls=counts.total,
         in_flight=session.in_flight,
         cwd=mask(client.cwd),
+        waiting=session.gateway.calls.turns.waits_of(session, mask),
         servers={name: ServerUsage(calls=calls) for name, calls in counts.ended.items()}
         | {
             (server.original or server).spec.name: ServerUsage(

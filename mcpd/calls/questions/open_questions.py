@@ -82,3 +82,18 @@ class OpenQuestions:
     def of(self, server: ManagedServer) -> Sequence[AskedQuestion]:
         """Return the questions of a server, the oldest first."""
         return list(self._by_server.get(server, ()))
+
+
+def separate_clients(server: ManagedServer) -> str:
+    """Let each client that can be asked use a process of its own, if the definition allows that, because
+    questions of this one got into each other's way. Return what that means for the client."""
+    server = server.original or server
+    spec = server.spec
+    if spec.share != "all":
+        return ""
+    if spec.is_single_process:
+        return f" (`share: client` in the definition of {spec.name} gives each client its own process)"
+    if not server.elicitation_history.separates_clients:
+        server.log.add_line("[mcpd] from now on, each client that can be asked has a process of its own")
+        server.elicitation_history.separate_clients()
+    return "; from now on, each client that can be asked has a process of its own: call again"

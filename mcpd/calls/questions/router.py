@@ -2,8 +2,10 @@
 
 Over Streamable HTTP a request arrives on the stream of the call it belongs to, except with servers that use
 the stream for unrelated messages. Otherwise it belongs to the only client with a call in flight. If several
-clients have one, it waits a few seconds until the calls of all others have been answered. The wrong person is
-never asked.
+clients have one, it belongs to the only one whose call it fits: its tool has asked before, and the tools of
+the others are known to ask nothing. Else it waits a few seconds until the calls of all others have been
+answered. A request that may still belong to several is declined, and each client that can be asked has a
+process of its own from then on. The wrong person is never asked.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, WAS_ASKED, Call, Spawn
 from mcpd.calls.limits import KeptMessage, KeptMessages
-from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions
+from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions, separate_clients
 from mcpd.calls.questions.rounds import MISSING_CAPABILITIES, UrlElicitations
 from mcpd.calls.questions.suspended import SuspendedCalls
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import translate_request
 from mcpd.protocol.upstream_session import parse_error
+from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
@@ -176,15 +179,19 @@ class ServerRequestRouter:
             return True
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
-        for each in calls_in_flight(link) if exchange is None else (exchange,):
+        history = server.elicitation_history
+        calls = (exchange,) if exchange is not None else tuple(calls_in_flight(link))
+        possible = _fitting(calls, history, question.feature) or one_per_client(calls)
+        may_have_asked = [each for each in calls if _may_ask(each, history)] or calls
+        for each in may_have_asked:
             if isinstance(each, Call):
-                server.elicitation_history.record_request(each.route.method, each.tool)
+                is_certain = len(may_have_asked) == 1
+                history.record_request(each.route.method, each.tool, is_certain=is_certain)
         if not self._admit(question):
             return True
-        possible = candidates(link, exchange)
         if exchange is None and possible and link.correlates_server_requests:
             link.correlates_server_requests = False
-            server.elicitation_history.names_no_calls = True
+            history.names_no_calls = True
             server.log.add_line(
                 f"[mcpd] a request ({message.method}) did not arrive on the stream of its call: from now on, "
                 "calls of different clients may wait 2 s for each other, so that the right client is asked"
@@ -194,8 +201,8 @@ class ServerRequestRouter:
         elif not any(isinstance(each, Call) and each.context.supports(question.feature) for each in possible):
             self._send_to_client(question, None)  # none of the candidates can be asked
         else:
-            calls = {each.key: each for each in calls_in_flight(link)}  # later ones cannot have caused it
-            self._spawn(lambda: self._wait_until_unambiguous(question, calls))
+            by_key = {each.key: each for each in calls}  # later ones cannot have caused it
+            self._spawn(lambda: self._wait_until_unambiguous(question, by_key))
         return True
 
     def _admit(self, question: ServerRequest) -> bool:
@@ -289,13 +296,10 @@ class ServerRequestRouter:
         if len(possible) <= 1 and not is_hopeless:
             self._send_to_client(question, possible[0] if possible else None)
             return
+        next_step = separate_clients(question.server)
         if question.link.end_error is None:
-            name = question.server.spec.name
-            question.server.log.add_line(
-                f"[mcpd] {question.message.method}: {_UNCLEAR} "
-                f"(`share: client` in the definition of {name} gives each its own process)"
-            )
-        question.refuse(REJECTED, _UNCLEAR)
+            question.server.log.add_line(f"[mcpd] {question.message.method}: {_UNCLEAR}{next_step}")
+        question.refuse(REJECTED, _UNCLEAR + next_step)
 
     def _send_to_client(self, question: ServerRequest, exchange: Exchange | None) -> None:
         """Ask the client that made the call, if it can be asked."""
@@ -436,6 +440,22 @@ def one_per_client(calls: Iterable[Exchange]) -> tuple[Exchange, ...]:
         ):
             found[owner] = each  # most servers ask in the order in which they were called
     return tuple(found.values())
+
+
+def _may_ask(exchange: Exchange, history: ElicitationHistory) -> bool:
+    """Return whether a request may belong to this call, as far as its tool is known."""
+    return not isinstance(exchange, Call) or history.may_ask(exchange.route.method, exchange.tool)
+
+
+def _fitting(calls: Sequence[Exchange], history: ElicitationHistory, feature: str) -> Sequence[Exchange]:
+    """Return the call that a request fits; nothing if it may as well belong to another client's."""
+    able = (each for each in calls if not isinstance(each, Call) or each.context.supports(feature))
+    possible = one_per_client(each for each in able if _may_ask(each, history))
+    have_asked = one_per_client(
+        each for each in calls if isinstance(each, Call) and history.has_asked(each.route.method, each.tool)
+    )
+    is_clear = len(possible) == 1 and list(map(owner_of, have_asked)) == [owner_of(possible[0])]
+    return have_asked if is_clear else ()
 
 
 def owner_of(exchange: Exchange) -> object:
