@@ -208,7 +208,7 @@ def refuse_denied(
     rule = verdict.rule
     if verdict.decision is not Decision.DENY or rule is None:
         return
-    (server.original or server).call_stats.denied += 1
+    server.call_stats.denied += 1
     own, shown = definition_name(server), shorten(name, 80)
     why = f" ({rule.reason})" if rule.reason else ""
     command = ["mcpctl", "policy", "test", _name_for(rule, client)]

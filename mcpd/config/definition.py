@@ -242,6 +242,7 @@ def json_schema() -> dict[str, object]:
         "type": "object",
         "properties": {
             "mcpServers": servers,
+            "services": {"type": "object", "properties": {"mcp": {"anyOf": [servers, listed]}}},
             "settings": {"$ref": "#/$defs/settings"},
             "mcp": {
                 "type": "object",

@@ -139,6 +139,8 @@ def _already_exists(name: str, path: Path) -> BadSpec:
 
 def _servers_path(document: Document) -> KeyPath:
     """Return the key path of the servers in this document."""
+    if isinstance(document.value.get("services"), dict):
+        return ("services", "mcp")
     return ("mcp", "servers") if isinstance(document.value.get("mcp"), dict) else ("mcpServers",)
 
 

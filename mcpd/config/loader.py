@@ -51,7 +51,7 @@ _MANY_DOTS = r"(?<![^\s.=,{}\[\]#])(?:[^\s.=,{}\[\]#]++[ \t]*+\.[ \t]*+){100}"
 NO_FILE = "none"
 """The source of a configuration if there is no file."""
 _EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
-_KNOWN_KEYS = ["mcpServers", "settings", "mcp"]
+_KNOWN_KEYS = ["mcpServers", "settings", "mcp", "services"]
 _FOREIGN_KEYS = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}
 """Keys that other products use instead of `mcpServers`."""
 
@@ -253,7 +253,7 @@ def _duplicate_keys(value: object, path: str) -> list[Problem]:
 
 
 def read_layout(document: object, problems: list[Problem], warnings: list[str]) -> DocumentLayout:
-    """Split a document with `mcpServers` or with `mcp` into servers and settings.
+    """Split a document with `mcpServers`, `services.mcp` or `mcp` into servers and settings.
 
     Everything that fits neither is added to `problems`.
     """
@@ -266,8 +266,13 @@ def read_layout(document: object, problems: list[Problem], warnings: list[str]) 
     for key in document:
         _check_top_level_key(key, problems, warnings, settings_name)
     _refuse_foreign_document(members, problems)
+    if "services" in members and not members.keys().isdisjoint(("mcpServers", "mcp")):
+        problems.append(Problem("$.services", "the servers are in two places", "keep one of them"))
     if "mcp" not in members:
         settings = _object(members.get("settings"), "$.settings", problems)
+        if "services" in members and "mcpServers" not in members:
+            services = read(members["services"], _Services, "$.services", problems)
+            return DocumentLayout(_list_servers(services.mcp, "$.services.mcp", problems), settings)
         return DocumentLayout(_list_servers(members.get("mcpServers"), "$.mcpServers", problems), settings)
     if "mcpServers" in members:
         problems.append(Problem("$.mcp", "the file contains both 'mcp' and 'mcpServers'", "keep one"))
@@ -291,6 +296,13 @@ class _Wrapped(Record):
     enabled: bool | None = field("Whether to start any server.")
     servers: object = field("The servers.")
     global_settings: object = field("The settings.")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class _Services(Record):
+    """The member `services` of a document."""
+
+    mcp: object = field("The servers.")
 
 
 def _object(value: object, path: str, problems: list[Problem]) -> Mapping[str, object]:

@@ -73,6 +73,7 @@ mcpServers:
     "empty.yaml": "mcpServers:\n",
     "list.yaml": "mcp:\n    servers:\n    -   name: a   # mine\n        command: x\n\n    # the end\n",
     "indented-list.yaml": "# top\nmcp:\n  servers:\n    - name: a\n      command: x\n  enabled: true\n",
+    "services.yaml": "services:\n  mcp:\n    - name: a  # mine\n      command: x\n",
     "crlf.yaml": "mcpServers:\r\n  a:\r\n    command: x\r\n",
     "markers.yaml": "---\nmcpServers:\n  a: {command: x}\n...\n",
 }

@@ -134,7 +134,7 @@ def test_the_quoted_line_of_a_syntax_error_holds_no_secret(tmp_path: Path, envir
 
 
 def test_both_layouts_and_all_formats_are_equivalent(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Five spellings of one configuration give equal definitions."""
+    """Six spellings of one configuration give equal definitions."""
     texts = {
         "a.json": '\ufeff{"mcpServers": {"a": {"command": "x", "args": ["y"],}}, /* c */'
         ' "settings": {"timeout": 5000}}',
@@ -143,6 +143,7 @@ def test_both_layouts_and_all_formats_are_equivalent(tmp_path: Path, environ: di
         "c.json": '{"mcp": {"servers": [{"name": "a", "command": ["x", "y"]}],'
         ' "globalSettings": {"timeout": 5000}}}',
         "d.yaml": "mcpServers:\n  a:\n    command: x\n    args: [y]\nsettings: {timeout: 5000}\n",
+        "f.yaml": "services:\n  mcp:\n  - {name: a, command: x, args: [y]}\nsettings: {timeout: 5000}\n",
         "e.toml": '[settings]\ntimeout = 5000\n[mcpServers.a]\ncommand = "x"\nargs = ["y"]\n',
     }
     found = [load(write(tmp_path / name, text), environ).specs for name, text in texts.items()]
@@ -167,6 +168,8 @@ def test_mcp_enabled_false_disables_every_server(tmp_path: Path, environ: dict[s
         ('{"servers": {}}', "$.servers", "rename it to 'mcpServers'"),
         ('{"mcpserver": {}}', "$.mcpserver", "did you mean 'mcpServers'?"),
         ('{"mcp": {}, "mcpServers": {}}', "$.mcp", "both"),
+        ('{"services": {"mcp": []}, "mcpServers": {}}', "$.services", "two places"),
+        ('{"services": {"web": {}}}', "$.services.web", "unknown field"),
         ('{"mcp": {"git": {}}}', "$.mcp.git", "unknown field"),
         ('{"name": "a package", "version": "1"}', "$", "not a configuration of mcpd"),
         ('{"mcpServers": []}', "", ""),

@@ -229,7 +229,7 @@ class Approvals:
         if pending.answer == "session":
             self._granted.setdefault(call.caller, set()).add((use, rule.fingerprint))
         if pending.answer not in _APPROVED:
-            (call.server.original or call.server).call_stats.denied += 1
+            call.server.call_stats.denied += 1
             raise _refusal(pending)
 
     async def _ask(self, pending: _Pending) -> None:

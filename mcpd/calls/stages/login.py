@@ -69,9 +69,10 @@ def login_catalog(server: ManagedServer) -> Catalog | None:
 def _catalog(server: str) -> Catalog:
     entry = {
         "name": LOGIN_TOOL,
+        "title": f"Log in to {server}",
         "description": f"The tools of {server} are available only after a login. If the user wants to use "
         f"{server}, call this tool: it shows the user a link to log in, or says how to log in otherwise.",
-        "inputSchema": {"type": "object", "properties": {}},
+        "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
         "annotations": {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": True},
     }
     return Catalog(tools=(Item(LOGIN_TOOL, msgspec.json.encode(entry)),))
