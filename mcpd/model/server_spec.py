@@ -198,6 +198,11 @@ class ServerSpec(Record):
         raise NotImplementedError
 
     @property
+    def may_regain_access(self) -> bool:
+        """Whether a server that refuses access may grant it later without a person: a secret is replaced."""
+        return self.unresolved is not None
+
+    @property
     def takes_write_turns(self) -> bool:
         """Whether calls of different clients that may change something take turns. A remote server has other
         users anyway.
@@ -251,6 +256,11 @@ class RemoteSpec(ServerSpec):
         own = (self.kind, self.url, tuple(sorted(self.headers.items())), self.ca_file)
         login = self.oauth.identity
         return own if login == NO_SETTINGS.identity else (*own, login)  # so that earlier fingerprints stay
+
+    @property
+    def may_regain_access(self) -> bool:
+        """Also if mcpd obtains its tokens without a person, and the authorization server was restarted."""
+        return self.unresolved is not None or self.oauth.grant != "code"
 
     @property
     def may_log_in(self) -> bool:

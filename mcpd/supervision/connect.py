@@ -319,10 +319,10 @@ class Attempt(msgspec.Struct, eq=False):
         if self.package_runner is not None and evidence.returncode is not None:
             message = f"{self.package_runner.failure_message} ({failure.message})"
             failure = attrs.evolve(failure, message=message)
-        is_refused = verdict is NextTry.LOGIN and strategy.spec.unresolved is not None
+        is_refused = verdict is NextTry.LOGIN and strategy.spec.may_regain_access
         is_http_error = verdict is NextTry.WAIT and failure.kind is FailureKind.HTTP
         if self.ready_at is not None and (is_http_error or is_refused):
-            # It has worked: the next attempt finds out whether it can again, perhaps with other secrets.
+            # It has worked: the next attempt finds out whether it can again, perhaps with another secret.
             verdict = NextTry.RETRY
         return failure, verdict
 

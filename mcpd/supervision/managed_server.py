@@ -402,7 +402,7 @@ class ManagedServer:
         """
         if not self.is_closed:
             self.request_start()
-            if self._tracker.may_retry_early(has_secrets=self.spec.unresolved is not None):
+            if self._tracker.may_retry_early(may_regain_access=self.spec.may_regain_access):
                 self._wake_event.set()  # ends the backoff pause; the attempt counts like any other
         while self.upstream is None:
             if self.is_closed or (self._tracker.not_retrying_soon and not self._wake_event.is_set()):

@@ -154,13 +154,13 @@ class StateTracker:
             return self.retry_due - trio.current_time() > _RETRY_SOON
         return True
 
-    def may_retry_early(self, *, has_secrets: bool) -> bool:
+    def may_retry_early(self, *, may_regain_access: bool) -> bool:
         """Return whether a call may trigger the next attempt instead of waiting for the scheduled one.
 
-        `has_secrets`: what a server has refused may have been replaced meanwhile.
+        `may_regain_access`: see `ServerSpec`.
         """
         return (
-            (self.state is ServerState.FAILED or (has_secrets and self.state is ServerState.NEEDS_AUTH))
+            (self.state is ServerState.FAILED or (may_regain_access and self.state is ServerState.NEEDS_AUTH))
             and self.not_retrying_soon
             and trio.current_time() >= self._early_retry_from
         )

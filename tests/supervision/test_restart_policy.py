@@ -72,9 +72,9 @@ async def test_calls_respect_retry_after(autojump_clock: MockClock) -> None:
     tracker.record_failure(failure, pause=100, requested_delay=60)
     tracker.set_state(ServerState.FAILED, "retrying")
     await trio.sleep(59)
-    assert not tracker.may_retry_early(has_secrets=False)
+    assert not tracker.may_retry_early(may_regain_access=False)
     await trio.sleep(1)
-    assert tracker.may_retry_early(has_secrets=False)
+    assert tracker.may_retry_early(may_regain_access=False)
 
 
 async def test_error_of_a_call_names_the_cause_from_stderr() -> None:

@@ -1,4 +1,4 @@
-"""A credential in a definition that is replaced while its server is connected, and after it was refused."""
+"""Access that a server refuses, and that comes back without a person."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from mcpd.config.secret_store import change_secrets
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Json, Refused, wait_until
+from tests.e2e.harness import Daemon, Json, Refused, wait_until
 from tests.e2e.login_people import served
 
 CALLS = 20
@@ -62,10 +62,21 @@ def test_a_rotated_token_is_used_when_the_old_one_is_refused(
             client.call("remote", "echo")
         daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
         rotate("third")
+        wait_until(lambda: works(daemon), lambda: daemon.log)
 
-        def works() -> bool:
-            with daemon.client() as client, suppress(Refused):
-                return bool(client.call("remote", "echo"))
-            return False
 
-        wait_until(works, lambda: daemon.log)
+def works(daemon: Daemon) -> bool:
+    with daemon.client() as client, suppress(Refused):
+        return bool(client.call("remote", "echo"))
+    return False
+
+
+def test_a_grant_without_a_person_is_tried_again_with_a_call(start: Start) -> None:
+    """The authorization server did not know the client while it was restarted."""
+    with served() as server:
+        server.answers["/token"] = (401, b'{"error":"invalid_client"}')
+        oauth = {"grant": "client_credentials", "clientId": "c", "clientSecret": "s"}
+        daemon = start({"remote": {"url": server.url, "oauth": oauth}})
+        daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
+        del server.answers["/token"]
+        wait_until(lambda: works(daemon), lambda: daemon.log)
