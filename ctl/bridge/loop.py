@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import select
 import signal
 import socket
+import termios
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -26,6 +29,8 @@ SHUTDOWN_GRACE = 0.7
 READ_SIZE = 64 * 1024
 _HANGUP_EVENTS = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PROGRESS_TIMEOUT = 0.05
+"""Seconds that the editor may take to read progress before the response follows."""
 _PIPE_BUF = 4096
 """Bytes that a writable pipe takes without blocking (POSIX)."""
 
@@ -104,6 +109,8 @@ class BridgeLoop:
         self._editor_open = True
         """The editor has not closed stdin."""
         self._exit_code: int | None = None
+        self._count_unread = termios.TIOCOUTQ
+        """Returns the bytes that the other end of a socket has not read; FIONREAD does so for a pipe."""
 
     def run(self) -> int:
         """Run until the editor leaves or a signal arrives. Return the exit code."""
@@ -252,9 +259,25 @@ class BridgeLoop:
         self._link.flush(now)
         if self._outbox.frames:
             try:
-                self._outbox.flush(self._write)
+                self._outbox.flush(self._write, self._wait_read)
             except OSError:
                 self._exit_code = 0
+
+    def _wait_read(self) -> None:
+        """Wait until the editor has read everything, but only briefly."""
+        end = time.monotonic() + _PROGRESS_TIMEOUT
+        unread = array("i", [0])
+        while time.monotonic() < end:
+            try:
+                fcntl.ioctl(self._write_fd, self._count_unread, unread)
+            except OSError:
+                if self._count_unread == termios.FIONREAD:
+                    return  # it is neither a socket nor a pipe
+                self._count_unread = termios.FIONREAD
+                continue
+            if not unread[0]:
+                return
+            time.sleep(0.0002)
 
     def _write(self, data: bytes | memoryview) -> int:
         return os.write(self._write_fd, data)
