@@ -21,6 +21,7 @@ from mcpd.calls.questions.rounds import InputRequired
 from mcpd.calls.turns import release_turn
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.events import CallOutcome
+from mcpd.model.text import shorten
 from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.revision_translation import R5, result_type
@@ -160,7 +161,13 @@ class ServerResponses:
                 return
         members = wire.members_or_empty(error)
         doubt_list(call, error)
-        self._finish_error(call, error, wire.error_code(members), wire.string_or(members, "message"))
+        code, message = wire.error_code(members), wire.string_or(members, "message")
+        if not code or bytes(members.get("message", b""))[:1] != b'"':
+            # Clients reject what JSON-RPC does not allow, and would say nothing of it.
+            message = message or shorten(bytes(error), 500).strip('"')
+            body = wire.error_body(int(code or wire.INTERNAL_ERROR), message, members.get("data"))
+            error = Raw(body)
+        self._finish_error(call, error, code, message)
 
     def _finish_error(self, call: Call, server_error: Raw, code: str, message: str) -> None:
         """End the call with the error. `code` and `message` are for the call log."""

@@ -60,7 +60,7 @@ class PassThrough:
             self._open.pop(key, None)
             if response is None:
                 link.refuse(message, INTERNAL_ERROR, "the client has disconnected")
-            elif response.error is ABSENT:
+            elif response.result is not ABSENT:
                 link.respond(message, bytes(response.result))
             else:
                 code, text, _ = parse_error(response.error)

@@ -30,6 +30,8 @@ from mcpd.wire.message import Message
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Newest first."""
+_DRAFT = "2024-10-07"
+"""The SDKs accept this revision, which was published as 2024-11-05."""
 BATCH_VERSION = "2025-03-26"
 """The only revision with JSON-RPC batches."""
 
@@ -86,12 +88,13 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     answer = await send_request(link, "initialize", params, cancellable=False)
     body = decode_result(link.name, "initialize", answer)
     negotiated = body.get("protocolVersion")
+    if negotiated == _DRAFT:
+        negotiated = VERSIONS[-1]
     if negotiated not in VERSIONS:
-        raise NoCommonVersion(
-            f"{link.name}: speaks version {shorten(str(negotiated), 40)};"
-            f" mcpd supports {', '.join(VERSIONS)}",
-            server=link.name,
-        )
+        spoken = f"speaks version {shorten(str(negotiated), 40)}"
+        if negotiated is None:
+            spoken = "names no version in its answer to initialize"
+        raise NoCommonVersion(f"{link.name}: {spoken}; mcpd supports {', '.join(VERSIONS)}", server=link.name)
     link.allows_batches = negotiated == BATCH_VERSION
     link.set_dialect(dialect(str(negotiated)))
     link.notify("notifications/initialized")

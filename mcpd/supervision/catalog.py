@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -155,11 +156,44 @@ def name_of_entry(entry: Raw, key: str) -> str | None:
         if len(members[key]) > MAX_NAME:
             return None
         name = msgspec.json.decode(members[key], type=str)
-        if key == "name" and "inputSchema" in members:
+        if key == "name" and bytes(members.get("inputSchema", b"null")) != b"null":
             wire.members(members["inputSchema"])
     except (KeyError, *wire.DECODE_ERRORS):
         return None
     return name or None
+
+
+_PLAIN_SCHEMA = re.compile(rb'"inputSchema": ?\{"type": ?"object"[,}]')
+
+
+def repair_entry(entry: bytes, member: str) -> bytes:
+    """Return an entry of a list without members that are null, and a tool with a schema of type object.
+
+    SDKs reject the whole list because of one entry. `entry` has a name.
+    """
+    is_tool = member == "tools"
+    if b"null" not in entry and (not is_tool or _PLAIN_SCHEMA.search(entry)):
+        return entry
+    given = wire.members(entry)
+    members = _without_nulls(given)
+    parts: dict[str, dict[str, Raw]] = {
+        name: wire.members_or_empty(members[name]) for name in ("annotations", "execution") if name in members
+    }
+    repaired = {name: _without_nulls(part) for name, part in parts.items()}
+    if is_tool:
+        parts["inputSchema"] = schema = wire.members_or_empty(members.get("inputSchema", b"{}"))
+        unset = {name for name in ("properties", "required") if bytes(schema.get(name, b"")) == b"null"}
+        kept = {name: text for name, text in schema.items() if name not in unset}
+        repaired["inputSchema"] = kept if "type" in kept else {"type": Raw(b'"object"'), **kept}
+    if members == given and repaired == parts:
+        return entry
+    for name, part in repaired.items():
+        members[name] = Raw(wire.join_members(part))
+    return wire.join_members(members)
+
+
+def _without_nulls(members: Mapping[str, Raw]) -> dict[str, Raw]:
+    return {name: text for name, text in members.items() if bytes(text) != b"null"}
 
 
 def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:

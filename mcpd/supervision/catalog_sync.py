@@ -33,6 +33,7 @@ from mcpd.supervision.catalog import (
     describe_changes,
     is_tool_allowed,
     name_of_entry,
+    repair_entry,
 )
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -317,6 +318,8 @@ MAX_LIST_BYTES = 16 * 1024 * 1024
 """Limits for one list over all its pages, as is MAX_ENTRIES. It is kept, and every client may fetch it."""
 _MAX_CURSOR = 1024 * 1024
 """Bytes of the cursor of the next page, as JSON."""
+_EMPTY = Raw(b"[]")
+"""Also for `null`, which programs in Go write for a list without entries."""
 _LARGE_PAGE = 2 * 1024 * 1024
 """Bytes of a page that is read in several turns."""
 _MAX_WARNINGS = 10
@@ -424,11 +427,11 @@ class _ListReader:
         self._turns = TurnLimit()
 
     async def read(self) -> None:
-        cursor: str | None = None
-        seen: set[str] = set()
+        cursor = b""
+        seen: set[bytes] = set()
         for _ in range(MAX_PAGES):
             try:
-                cursor = await self._read_page({} if cursor is None else {"cursor": cursor})
+                cursor = await self._read_page({"cursor": Raw(cursor)} if cursor else {})
             except UpstreamRefused as error:
                 if (
                     error.upstream_code != -32601 or self.items or self._is_known
@@ -439,9 +442,9 @@ class _ListReader:
             except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
                 self.failure = f"returned an unusable result: {error}"[:300]
                 break
-            if cursor is None:
+            if not cursor:
                 break
-            if cursor in seen:  # the empty string is a valid cursor
+            if cursor in seen:
                 self._warn(f"repeated a cursor; stopped after {len(self.items)} entries")
                 break
             seen.add(cursor)
@@ -455,18 +458,19 @@ class _ListReader:
     def _warn(self, problem: str) -> None:
         self._warnings.append(f"{self._kind.method} {problem}")
 
-    async def _read_page(self, params: Mapping[str, object]) -> str | None:
-        """Return the cursor of the next page, or None if no other page is to be read."""
+    async def _read_page(self, params: Mapping[str, object]) -> bytes:
+        """Return the cursor of the next page as JSON; empty if no other page is to be read."""
         page = await self._upstream.request(self._kind.method, params)
         self._size += len(page)
         if self._size > MAX_LIST_BYTES:
             self._warn(f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(self.items)} entries")
-            return None
+            return b""
         members = wire.members(page)
         if self._is_known and self._kind.member not in members:
             raise ProtocolViolation(f"it has no `{self._kind.member}`")
         await self._turns.pause()
-        entries, too_many = wire.first_items(members.get(self._kind.member, Raw(b"[]")), MAX_ENTRIES)
+        listed = members.get(self._kind.member, _EMPTY)
+        entries, too_many = wire.first_items(_EMPTY if bytes(listed) == b"null" else listed, MAX_ENTRIES)
         await self._turns.pause()
         cursor = _read_cursor(members)
         self.hints.append(_read_cache_hint(members))
@@ -475,7 +479,7 @@ class _ListReader:
             too_many = not self._add(entry) or too_many
         if too_many:
             self._warn(f"has more than {MAX_ENTRIES} entries; the others were left out")
-            return None
+            return b""
         return cursor
 
     def _add(self, entry: Raw) -> bool:
@@ -484,15 +488,16 @@ class _ListReader:
         if name is not None and name not in self.items:
             if len(self.items) == MAX_ENTRIES:
                 return False
-            self.items[name] = Item(name, bytes(entry))
+            self.items[name] = Item(name, repair_entry(bytes(entry), self._kind.member))
             return True
         self.dropped += 1
         return True
 
 
-def _read_cursor(page: Mapping[str, Raw]) -> str | None:
-    """Raises ProtocolViolation if it is too long, and one of DECODE_ERRORS."""
-    raw = page.get("nextCursor", Raw(b"null"))
+def _read_cursor(page: Mapping[str, Raw]) -> bytes:
+    """Return the cursor as JSON: the empty string is a valid one, and some servers count. Raises
+    ProtocolViolation if it is too long."""
+    raw = page.get("nextCursor", Raw(b""))
     if len(raw) > _MAX_CURSOR:
         raise ProtocolViolation(f"`nextCursor` has {len(raw)} bytes, and mcpd accepts at most {_MAX_CURSOR}")
-    return msgspec.json.decode(raw, type=str | None)
+    return b"" if bytes(raw) in (b"null", b"false") else bytes(raw)

@@ -240,7 +240,10 @@ class RequestMultiplexer(FrameTransport):
         self.last_received_at = _batch.now
         if self._queue:
             self._send_queued()
-        if message.result is ABSENT and message.error is ABSENT:
+        if message.error is not ABSENT:
+            if message.result is not ABSENT and bytes(message.error) in _NO_ERROR:
+                message.error = ABSENT
+        elif message.result is ABSENT:
             how = f"without result or error: {shorten(line)}"
             self._fail_lost(exchange, protocol_violation(self.name, exchange, how))
             return
@@ -310,6 +313,14 @@ class RequestMultiplexer(FrameTransport):
             for exchange in self.requests.expired(now):
                 self._remove(exchange, "timed out")
                 self._fail_lost(exchange, timed_out(self.name, exchange, now))
+
+
+_NO_ERROR = (b"null", b"{}", b"false", b'""', b"0")
+"""What stands for no error beside a result: some programs write every member that they know."""
+_OTHER_FRAMING = (
+    "it frames its messages with `Content-Length` headers, as in LSP; in MCP, each message is one line "
+    "(the server has a fault, or `command` starts a language server)"
+)
 
 
 class Receiver:
@@ -403,6 +414,9 @@ class Receiver:
             return
         if self._indented.has_begun:
             return
+        if b"Content-Length:" in line:
+            channel.close(_OTHER_FRAMING)
+            return
         if found := list(find_messages(stripped)):
             channel.deviations.count("lines had other text besides a message")
             for text in found:
@@ -467,6 +481,10 @@ class Receiver:
             self._channel.deviations.count("responses had an id of another type than the request")
             message.id = Raw(number)
             channel._deliver_response(exchange, message, line)
+        elif key == b"null" and message.error is not ABSENT and (alone := self._key_answered(Message())):
+            answered = channel.requests.pop(alone)  # the server could not read the id
+            if answered is not None:
+                channel._deliver_response(answered, message, line)
         elif key.isdigit() and int(key[:20]) <= channel._last_id:
             channel.deviations.late_replies += 1
         elif self._indented.has_begun:

@@ -39,7 +39,7 @@ class FakeUpstream:
 
     async def request(self, method: str, params: Mapping[str, object]) -> Raw:
         await trio.lowlevel.checkpoint()
-        cursor = cast("str | None", params.get("cursor"))
+        cursor = cast("str | None", json.loads(bytes(cast("Raw", params.get("cursor", b"null")))))
         self.asked.append((method, cursor))
         answer = self.answers[method](cursor)
         if isinstance(answer, Exception):
