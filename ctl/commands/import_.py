@@ -97,7 +97,7 @@ def import_(
         discovered,
         user,
         named=only,
-        editors=None if no_rules else editors,
+        with_rules=not no_rules,
         unfold=unfold,
         can_ask=can_ask,
     )

@@ -13,13 +13,14 @@ from ctl.cli.errors import DaemonError, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping, objects, strings
 from ctl.daemon.client import Json
-from ctl.editors.config_files import BY_NAME, EditorSpec, UserContext
+from ctl.editors.config_files import BY_NAME, UserContext
 from ctl.editors.merge import Definition, MergedServer, MergeResult, likeness, merge_candidates
-from ctl.editors.permission_rules import EditorRules, NewRule, editor_permissions
+from ctl.editors.permission_rules import EditorRules, NewRule, ToolPermission, editor_permissions
 from ctl.editors.read_entries import (
     IS_MCPD,
     DiscoveredEntries,
     EntrySource,
+    ImportCandidate,
     unwrap_candidate,
     valid_server_name,
 )
@@ -88,15 +89,14 @@ def plan_import(
     user: UserContext,
     *,
     named: Collection[str],
-    editors: Sequence[EditorSpec] | None,
+    with_rules: bool,
     unfold: bool,
     can_ask: bool,
 ) -> ImportPlan:
     """Plan an import. Raises DaemonError if the secrets are unreadable.
 
-    `named` servers are imported although others are similar. `editors` are those whose settings are read for
-    rules, besides the entries themselves; None: no rules. Servers that need a secret are blocked unless
-    `can_ask`.
+    `named` servers are imported although others are similar. `with_rules`: also what the editors deny and ask
+    about. Servers that need a secret are blocked unless `can_ask`.
     """
     try:
         stored = read_secrets(os.environ)
@@ -111,8 +111,8 @@ def plan_import(
     plan = ImportPlan(discovered, merged, stored, problems)
     if not can_ask:
         plan.blocked = {**_unanswered(plan), **problems}
-    if editors is not None:
-        rules = _rules(plan, [editor.name for editor in editors], user, target.servers)
+    if with_rules:
+        rules = _rules(plan, user, target.servers)
         policies = target.policies if isinstance(target.policies, list) else []
         plan.rules, plan.skipped_rules = rules.new_rules(policies), rules.skipped
     return plan
@@ -139,14 +139,13 @@ def _unanswered(plan: ImportPlan) -> dict[str, str]:
     return blocked
 
 
-def _rules(
-    plan: ImportPlan, editors: Collection[str], user: UserContext, known: Mapping[str, Definition]
-) -> EditorRules:
+def _rules(plan: ImportPlan, user: UserContext, known: Mapping[str, Definition]) -> EditorRules:
     """Return what the editors deny and ask about.
 
     A rule about an entry that is left out is for the servers that are used instead, and for its own name.
     """
-    servers, rules = _servers_of_entries(plan, known), EditorRules()
+    definitions = {**known, **{one.name: one.definition for one in plan.merged.servers}}
+    servers, rules = _servers_of_entries(plan, definitions), EditorRules()
     for name in dict.fromkeys(source.editor for source in servers):
         editor = BY_NAME.get(name)
         if editor is None or editor.entry_form is None:
@@ -157,20 +156,32 @@ def _rules(
             if source.editor == name
             for server in found
         ]
-        if name in editors:
-            rules.add(editor, entries, editor_permissions(editor, user), user)
+        rules.add(editor, entries, editor_permissions(editor, user), user)
         for one in plan.discovered.candidates:
-            if one.source.editor == name:
-                own = [(one.source.name, server) for server in servers[one.source]]
-                rules.add(editor, own, one.permissions, user)
+            for server in servers[one.source] if one.source.editor == name else ():
+                definition = definitions.get(server, {})
+                own = [*one.permissions, *_exclusions(one, definition)]
+                rules.add(editor, [(one.source.name, server)], own, user)
+                if one.definition.get("includeTools") not in (None, definition.get("includeTools")):
+                    path = user.display_path(one.source.path)
+                    note = f"only some tools of {server}: set includeTools in its definition ({path})"
+                    rules.skipped.append(f"{editor.title}: {note}")
     return rules
 
 
-def _servers_of_entries(plan: ImportPlan, known: Mapping[str, Definition]) -> dict[EntrySource, list[str]]:
+def _exclusions(one: ImportCandidate, server: Definition) -> list[ToolPermission]:
+    """Return what an entry excludes, and the server that is used for it does not."""
+    also = strings(server.get("excludeTools"))
+    excluded = [tool for tool in strings(one.definition.get("excludeTools")) if tool not in also]
+    return [ToolPermission("deny", tool, one.source.path, one.source.project) for tool in excluded]
+
+
+def _servers_of_entries(
+    plan: ImportPlan, everything: Mapping[str, Definition]
+) -> dict[EntrySource, list[str]]:
     """Return the servers in mcpd that do what each entry does: the one that it will be, or for an entry that
     is left out, those with its package or URL, and the one that it would be."""
     servers: dict[EntrySource, list[str]] = {}
-    everything = {**known, **{one.name: one.definition for one in plan.merged.servers}}
     for one in plan.discovered.skipped:
         if one.reason != IS_MCPD:
             wanted = likeness(one.fields, os.environ)

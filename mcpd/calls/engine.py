@@ -43,6 +43,7 @@ from mcpd.io.turns import take_turn
 from mcpd.model.errors import (
     Denied,
     InvalidArguments,
+    LimitReached,
     McpdError,
     Problem,
     ProtocolViolation,
@@ -441,7 +442,7 @@ class CallEngine:
 
 
 def _outcome(error: Exception) -> CallOutcome:
-    return CallOutcome.DENIED if isinstance(error, Denied) else CallOutcome.FAILED
+    return CallOutcome.DENIED if isinstance(error, Denied | LimitReached) else CallOutcome.FAILED
 
 
 def _to_mcpd_error(call: Call, error: Exception) -> McpdError:

@@ -167,7 +167,7 @@ class CallOutcome(enum.Enum):
     FAILED = "failed"
     """mcpd returned an error, for example because the call timed out."""
     DENIED = "denied"
-    """A rule, or the person whom it asked, refused the call."""
+    """A rule, its limit, or the person whom it asked, refused the call."""
     CANCELLED = "cancelled"
     OMITTED = "omitted"
     """Stands for `count` calls of which mcpd kept no records because there were too many in one second."""

@@ -216,7 +216,7 @@ async def test_others_are_approved_with_mcpctl(
     await trio.sleep(1)
     assert heard(w) == []
     (waiting,) = approvals.list(str.upper)
-    assert (waiting.kind, waiting.name, waiting.server) == ("tool", "converse", "srv")
+    assert (waiting.kind, waiting.name, waiting.server) == ("tool", "CONVERSE", "srv"), "masked"
     assert waiting.arguments.replace(" ", "") == f'{{"TAG":"{tag.upper()}"}}'
     for bad in (("9", "once"), (waiting.id, "maybe")):
         with pytest.raises(InvalidArguments):

@@ -120,6 +120,23 @@ def test_denial_is_never_dropped(home: Path, alone: Mcpctl) -> None:
     assert found == {("broken", "a"), ("other", "b"), ("unset", "c?1?"), ("other", "d")}
 
 
+def test_excluded_tools_stay_denied_if_another_entry_is_used(home: Path, alone: Mcpctl) -> None:
+    """Its editor may use a server of mcpd, or of another editor, that does not exclude them; also if the user
+    has named the file."""
+    put(home, ".config/mcpd/config.json", {"mcpServers": {"db": {**DB, "excludeTools": ["old"]}}})
+    mine = 'command = "db-mcp"\ndisabled_tools = ["old", "drop_*"]\n'
+    file = put(home, ".codex/config.toml", f"[mcp_servers.db]\n{mine}")
+    cursor = {"db": DB, "x": {"command": "x"}}
+    put(home, ".cursor/mcp.json", {"mcpServers": cursor})
+    put(home, ".gemini/settings.json", {"mcpServers": {"x": {"command": "x", "excludeTools": ["a"]}}})
+    alone("import", "--yes")
+    found = [(one["clients"], one["servers"], one["tools"]) for one in policies(home)]
+    assert sorted(found) == [(["codex"], ["db"], ["drop_*"]), (["gemini"], ["x"], ["a"])]
+    put(home, ".config/mcpd/config.json", {"mcpServers": {"db": DB}})
+    alone("import", "--yes", str(file))
+    assert policies(home)[0]["tools"] == ["old", "drop_*"]
+
+
 def test_project_is_not_trusted_with_a_yes(home: Path, alone: Mcpctl) -> None:
     """What the file of a cloned repository runs is imported only if a person has seen it, or has named it."""
     evil = {"command": "sh", "args": ["-c", "evil"]}
