@@ -64,6 +64,8 @@ log = logging.getLogger("mcpd.server")
 _child_numbers = itertools.count(1)
 """Makes child marks unique: server names may contain dots, so `1.x` could be taken for a part of `1.x.y`."""
 _NOTHING = Catalog()
+_LOST_CALLS_SHOWN = 600.0
+"""Seconds after which it is unknown whether calls would still fail."""
 _WALL_CLOCK_INTERVAL = 10.0
 """Seconds between checks of the wall clock, which advances during suspend while trio's clock may not."""
 
@@ -377,6 +379,11 @@ class ManagedServer:
         if misses := self._probe_timer.misses:
             checks = "the last health check" if misses == 1 else f"{misses} health checks"
             return f"it did not answer {checks}"
+        link, lost = self.upstream.link, self.upstream.link.lost_calls
+        if lost.count > 1 and lost.at > max(link.last_success_at, trio.current_time() - _LOST_CALLS_SHOWN):
+            return self._context.redactor.mask(
+                f"its last {lost.count} calls failed: {shorten(lost.reason, 300)}"
+            )
         if problem := self._catalog_sync.problem:
             return self._context.redactor.mask(problem)
         return self._tracker.instability

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NoReturn, Protocol
 
@@ -74,6 +75,19 @@ class Deviations(msgspec.Struct):
         self.unparsable_sample = self.unparsable_sample or line[:_SAMPLE].decode("utf-8", "replace")
 
 
+class LostCalls(msgspec.Struct):
+    """The calls that got no answer of MCP since the last one that succeeded."""
+
+    count: int = 0
+    at: float = -math.inf
+    """When the last of them failed (`trio.current_time()`)."""
+    reason: str = ""
+
+    def add(self, error: McpdError, now: float, last_success_at: float) -> None:
+        self.count = 1 if last_success_at > self.at else self.count + 1
+        self.at, self.reason = now, error.message.removeprefix(f"{error.server}: ")
+
+
 class Channel(Protocol):
     """A connection to one server: many concurrent requests, each of which gets a response or an error once.
 
@@ -94,6 +108,7 @@ class Channel(Protocol):
     """When the last complete message arrived (`trio.current_time()`)."""
     last_success_at: float
     """When a tool call last succeeded; used to reset the backoff."""
+    lost_calls: LostCalls
     end_error: McpdError | None
     """Why the channel ended: what `run` has raised or is about to raise."""
     session: str | None

@@ -20,7 +20,7 @@ from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.json_text import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
-from mcpd.transports.base import Deviations, Dialect, Inbound, NullInbound
+from mcpd.transports.base import Deviations, Dialect, Inbound, LostCalls, NullInbound
 from mcpd.transports.outgoing_request import (
     Exchange,
     PendingRequests,
@@ -91,6 +91,7 @@ class RequestMultiplexer(FrameTransport):
         self.deviations = Deviations()
         self.last_received_at = trio.current_time()
         self.last_success_at = -math.inf
+        self.lost_calls = LostCalls()
         self.end_error: McpdError | None = None
         self.session: str | None = None
         self.last_http_status = ""
@@ -262,6 +263,8 @@ class RequestMultiplexer(FrameTransport):
 
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
         """Fail a removed request that will get no response."""
+        if exchange.method == "tools/call":
+            self.lost_calls.add(error, trio.current_time(), self.last_success_at)
         if exchange.stats is not None:
             exchange.stats.lost += 1
         self._notify_failed(exchange, error)

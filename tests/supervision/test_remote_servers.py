@@ -524,6 +524,30 @@ async def test_error_of_a_tool_about_sessions_does_not_end_the_session(tmp_path:
         assert 1 <= len(server.of("ping")) < 10
 
 
+async def test_server_whose_calls_all_fail_is_not_healthy(tmp_path: Path) -> None:
+    """Although it answers health checks: a proxy may have lost the program behind it."""
+    is_broken = True
+
+    async def call(request: Request) -> None:
+        if is_broken:
+            await request.reply(502, b"<html>bad gateway</html>", "text/html")
+        else:
+            await request.result({"content": []})
+
+    async with fake_http(LegacyScript({"tools/call": call})) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        with trio.fail_after(BOUND):
+            for count in range(3):
+                assert bool(world.server.status().degraded) is (count > 1)
+                await world.call().done.wait()
+            degraded = world.server.status().degraded
+            assert degraded.startswith("its last 3 calls failed: HTTP 502")
+            is_broken = False
+            await world.call().wait_response()
+        assert world.server.status().degraded == ""
+        assert len(server.of("initialize")) == 1
+
+
 async def test_unreachable_server_is_retried_until_it_is_up(tmp_path: Path) -> None:
     """The status has the reason, and the server is found at the same address."""
     reserved = (
