@@ -137,7 +137,7 @@ def access_error(
     """Return the error if a person can gain access by logging in; None for an ordinary refusal.
 
     `refused` describes the response. `has_own_header`: the definition contains an `Authorization` header.
-    `has_secrets`: it refers to secrets.
+    `has_secrets`: a secret in it was sent.
     HTTP 403 concerns the login only if it asks for more scopes, or if nothing was presented at all.
     """
     presented = has_own_header or bool(refusal.signature.scheme)

@@ -108,8 +108,8 @@ class HttpClient:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether the definition refers to secrets."""
-        return self._renew is not None
+        """Whether a secret of the definition is sent with each request, as far as known."""
+        return self._renew is not None and (bool(self._own) or "?" in self.url)
 
     async def has_newer_secrets(self, refused: httpx.Request) -> bool:
         """Return whether the definition has other headers or another URL now than this request, which was
