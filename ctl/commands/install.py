@@ -118,7 +118,8 @@ def install(
     options = _InstallOptions(server, profile, own, name, take_over, permissions, project, every, dry_run)
     backups = EditorBackups(os.environ)
     may_start = cli.may_start and not dry_run
-    everything = _take_over(cli, user, server, profile, may_start=may_start)
+    is_preview = cli.may_start and dry_run
+    everything = _take_over(cli, user, server, profile, may_start=may_start, is_preview=is_preview)
     if everything.target is not None:
         _warn_if_unknown(cli, everything.target, server, profile)
     return _for_each(cli, targets, _Installation(cli, user, options, backups, everything).install)
@@ -422,7 +423,13 @@ def _warn_if_unknown(cli: CliContext, active: ImportTarget, server: str | None, 
 
 
 def _take_over(
-    cli: CliContext, user: UserContext, server: str | None, profile: str | None, *, may_start: bool
+    cli: CliContext,
+    user: UserContext,
+    server: str | None,
+    profile: str | None,
+    *,
+    may_start: bool,
+    is_preview: bool,
 ) -> TakeOver:
     try:
         active = find_import_target(cli)
@@ -430,4 +437,4 @@ def _take_over(
         cli.out.warning(f"{error.message}; the editor's own entries stay enabled")
         return TakeOver(cli, user, None, {}, may_start)
     what = f"profile {profile}" if profile else "the entry"
-    return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start, what)
+    return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start, what, is_preview)

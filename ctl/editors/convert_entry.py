@@ -46,7 +46,10 @@ _TYPES = ("type", "transport", "transportType", "protocol")
 _INCLUDE = ("includeTools", "enabled_tools", "enabledTools", "tools", "allowedTools")
 _EXCLUDE = ("excludeTools", "disabled_tools", "disabledTools", "blockedTools")
 _SANDBOX = "the editor's sandbox is not imported; the server runs with all your permissions"
+_LOADING = "mcpctl install --take-over writes its {} into the entry of mcpd"
 _NOTES = {
+    "alwaysLoad": _LOADING.format("alwaysLoad"),
+    "deferTools": _LOADING.format("deferTools"),
     "headersHelper": "mcpd does not run its headersHelper; add the headers to the definition yourself",
     "sandboxEnabled": _SANDBOX,
     "sandbox": _SANDBOX,

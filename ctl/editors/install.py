@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -98,6 +98,8 @@ def install(
         already = () if record is None else record.disabled
         known = {entry.name for entry in already}
         chosen = {each: server for each, server in take_over(slot, document).items() if each not in known}
+        taken = [entry_at(document, slot, each) for each in chosen]
+        new |= _loading_members([content.entry(name), *taken])
         stored = {"name": name, **new} if is_list(document, slot) else new
         is_allowed = set_allowed(editor, content.document, name, True) is content.document
         if replaced == [name] and content.entry(name) == stored and is_allowed and not chosen:
@@ -119,6 +121,18 @@ def install(
         return FileChange(path, added=name, disabled=tuple(disabled), existed=original is not None)
 
     return _retry_if_changed(path, write_entry)
+
+
+def _loading_members(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return what these entries say about when the editor loads tools, for the entry that replaces them.
+
+    Tools that one of them always loads, or does not defer, must not become harder to find.
+    """
+    found: dict[str, object] = {}
+    for name, combine in (("alwaysLoad", any), ("deferTools", all)):
+        if values := [entry[name] for entry in entries if isinstance(entry.get(name), bool)]:
+            found[name] = combine(values)
+    return found
 
 
 def uninstall(target: InstallTarget, backups: EditorBackups, *, dry_run: bool = False) -> FileChange:

@@ -55,6 +55,8 @@ class TakeOver:
     """Whether the daemon may be started to learn the states of the servers."""
     what: str = "the entry"
     """What the new entry provides: `profile work`."""
+    is_preview: bool = False
+    """The daemon is not started now, but would be: assume that it can then serve all servers."""
     known: KnownServers = attrs.field(init=False)
     """All servers in mcpd."""
     provided: KnownServers = attrs.field(init=False)
@@ -113,7 +115,10 @@ class TakeOver:
             try:
                 self._reasons = self._ask_daemon()
             except CtlError:
-                self._reasons = dict.fromkeys(self.visible, "mcpd is not running")
+                self._reasons = dict.fromkeys(self.visible, "" if self.is_preview else "mcpd is not running")
+                if self.is_preview:
+                    note = "note: mcpd would be started; entries of servers that do not connect would stay on"
+                    self.cli.out.message(note)
         return self._reasons.get(server, "mcpd has not loaded it")
 
     def _ask_daemon(self) -> dict[str, str]:

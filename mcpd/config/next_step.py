@@ -295,7 +295,32 @@ def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:
         return step
     if shell is None:
         return f"mcpctl why {name}   (looks for {program} in the PATH of your shell)"
-    return f"install {program}, then: mcpctl reconnect {name}"
+    return _install_step(program, name)
+
+
+def _install_step(program: str, server: str) -> str:
+    """Return the step for a program that is nowhere on this machine."""
+    import re
+
+    if re.search(r"^[A-Za-z]:[\\/]|\\|\.(exe|cmd|bat|ps1)$", program, re.IGNORECASE):
+        bare = re.sub(r"\.\w+$", "", re.split(r"[\\/]", program)[-1])
+        return f"mcpctl edit   (this is a path of Windows: use {bare} as its command)"
+    if program == "python":
+        return "mcpctl edit   (use python3 as its command)"
+    if command := _INSTALLERS.get(program):
+        return f"{command}, then: mcpctl reconnect {server}"
+    return f"mcpctl edit   ({program} is not installed: install it, or correct the command)"
+
+
+_APT = "sudo apt install --yes"
+_INSTALLERS = {
+    **dict.fromkeys(("uv", "uvx"), f"{_APT} pipx && pipx install uv"),
+    **dict.fromkeys(("node", "npm", "npx"), f"{_APT} nodejs npm"),
+    **dict.fromkeys(("bun", "bunx"), f"{_APT} npm && npm install --global bun --prefix ~/.local"),
+    "docker": f"{_APT} docker.io",
+    **{name: f"{_APT} {name}" for name in ("pipx", "podman", "git", "python3", "cargo", "ruby")},
+}
+"""Programs that many definitions use → how to install them on Debian and Ubuntu."""
 
 
 def port_in_use(stderr: Sequence[str]) -> str:

@@ -159,7 +159,17 @@ def test_missing_program_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     failure = {"kind": "spawn", "message": "command not found: mcp-server-files"}
     detail = how("failed", failure, {"command": program.name})
     detail["path"] = "/usr/bin"
-    assert next_step(detail) == "install mcp-server-files, then: mcpctl reconnect it"
+    assert next_step(detail).startswith("mcpctl edit   (mcp-server-files is not installed: ")
+    for command, step in (
+        ("uvx", "sudo apt install --yes pipx && pipx install uv, then: mcpctl reconnect it"),
+        (
+            "C:\\Program Files\\nodejs\\npx.cmd",
+            "mcpctl edit   (this is a path of Windows: use npx as its command)",
+        ),
+    ):
+        monkeypatch.setenv("PATH", "/nonexistent")
+        named = how("failed", failure, {"command": command}) | {"path": "/nonexistent"}
+        assert next_step(named) == step
     program.parent.mkdir()
     program.write_text("")
     program.chmod(0o755)

@@ -62,3 +62,25 @@ def test_nothing_is_taken_over_without_a_daemon(cursor: Path, mcpctl: Mcpctl, tm
     assert ran.code == 0
     assert "  good: left on, because mcpd is not running" in ran.out.splitlines()
     assert entries(cursor) == [*NAMES, "mcpd"]
+
+
+def test_preview_without_a_daemon_shows_what_would_happen(
+    cursor: Path, mcpctl: Mcpctl, tmp_path: Path
+) -> None:
+    """The command would start mcpd, unless that is forbidden."""
+    words = ("install", "cursor", "--take-over", "--dry-run", "--socket", str(tmp_path / "none.sock"))
+    assert "good: would be left on, because mcpd is not running" in mcpctl(*words).out
+    ran = mcpctl(*words, MCPD_NO_START="")
+    assert "  good: would be removed" in ran.out
+    assert "note: mcpd would be started; " in ran.err
+
+
+def test_entry_of_mcpd_keeps_when_tools_are_loaded(cursor: Path, mcpctl: Mcpctl) -> None:
+    """Also when it is written again."""
+    document = json.loads(cursor.read_text())
+    document["mcpServers"]["good"] |= {"alwaysLoad": True, "deferTools": False}
+    cursor.write_text(json.dumps(document))
+    for _ in range(2):
+        assert mcpctl("install", "cursor", "--take-over").code == 0
+        entry = json.loads(cursor.read_text())["mcpServers"]["mcpd"]
+        assert (entry["alwaysLoad"], entry["deferTools"]) == (True, False)
