@@ -55,7 +55,7 @@ LINES = {
     "mcpd/auth": 5_179,
     "mcpd/calls": 6_797,
     "mcpd/client": 1_322,
-    "mcpd/config": 4_691,
+    "mcpd/config": 4_716,
     "mcpd/files": 600,
     "mcpd/gateway": 3_351,
     "mcpd/io": 781,
@@ -69,8 +69,8 @@ LINES = {
     "mcpd/wire": 1_290,
     "ctl": 5_132,
     "ctl/bridge": 1_762,
-    "ctl/commands": 4_597,
-    "ctl/editors": 4_227,
+    "ctl/commands": 4_619,
+    "ctl/editors": 4_256,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

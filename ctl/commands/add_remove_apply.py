@@ -18,6 +18,8 @@ from ctl.cli.output import Output, paint
 from ctl.cli.text import count
 from ctl.commands.lifecycle import chosen_servers
 from ctl.daemon.client import Json
+from ctl.editors.secrets import lift_secrets
+from ctl.editors.variables import secret_reference
 from ctl.explain.next_steps import variable_step
 from ctl.show.progress import (
     change_each,
@@ -118,6 +120,7 @@ def add(
     otherwise 6. With --wait 0, does not connect.
     """
     definition = _definition(command, env, headers, cwd, cli.out)
+    _warn_about_secrets(cli, name, definition)
     if lazy:
         definition["lazy"] = True
     if transport:
@@ -141,6 +144,18 @@ def add(
         if is_url(command) and not any(key.lower() == "authorization" for key in _pairs(headers, "--header")):
             _show_login(cli, name)
     return _connect_added(cli, reply.value, name, wait) if waits else 0
+
+
+def _warn_about_secrets(cli: CliContext, name: str, definition: Json) -> None:
+    """Say how to keep secrets out of the file, and how to refer to them. The shell has kept them, too."""
+    lifted = lift_secrets(name, definition, {})
+    for secret in lifted.secrets:
+        cli.out.warning(f"{secret.location} looks like a secret, and is in the file in plain text")
+        place, _, key = secret.location.partition(".")
+        values, option = lifted.definition.get(place), {"env": "--env", "headers": "--header"}.get(place)
+        again = f"{option} '{key}={values[key]}'" if option and isinstance(values, dict) else ""
+        again = again or f"'{secret_reference(secret.name)}' in its place"
+        cli.out.next_step(f"mcpctl secret set {secret.name}, then: mcpctl add {name} --replace with {again}")
 
 
 def _definition(

@@ -141,7 +141,7 @@ def merge_candidates(
     """Names that a project may not use, whatever their case."""
     servers: list[MergedServer] = []
     similar: list[KnownEntry] = []
-    for group in groups.values():
+    for group in sorted(groups.values(), key=_rank):
         group_names = {name for one in group for name in (one.name, one.source.name)}
         other = mcpd.similar_to(group[0]) or _similar_in_other_file(group, servers, environ)
         if other is not None and wanted.isdisjoint(group_names):
@@ -154,6 +154,13 @@ def merge_candidates(
             {name.casefold() for name in (servers[-1].name, *group_names)} if not is_of_project else set()
         )
     return MergeResult(tuple(servers), tuple(known), tuple(similar))
+
+
+def _rank(group: list[ImportCandidate]) -> tuple[bool, int]:
+    """Return a key that puts entries of a project last, and first those whose secrets are known: of similar
+    entries, the first one is imported."""
+    unknown = (sum(secret.value is None for secret in one.needed_secrets) for one in group)
+    return all(one.source.scope in ("project", "local") for one in group), min(unknown)
 
 
 def _merged(group: list[ImportCandidate], name: str) -> MergedServer:

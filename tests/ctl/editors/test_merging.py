@@ -13,7 +13,7 @@ from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.merge import MergeResult, for_all_editors, merge_candidates
 from ctl.editors.read_entries import EntrySource, ImportCandidate, valid_server_name
 from ctl.editors.secrets import lift_secrets, masked_definition
-from ctl.editors.variables import UnusableEntry, VariableTranslator
+from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
 
@@ -33,6 +33,17 @@ def merge(
     *candidates: ImportCandidate, ours: dict[str, dict[str, object]] | None = None
 ) -> dict[str, dict[str, object]]:
     return {server.name: server.definition for server in merged(*candidates, ours=ours).servers}
+
+
+def test_copy_whose_key_is_known_is_imported() -> None:
+    """The user is not asked for a key that another editor has."""
+    asks = attrs.evolve(
+        one("weather", NPX | {"env": {"KEY": "${secret:KEY}"}}, "vscode"),
+        needed_secrets=(NeededSecret("KEY", "the key", None),),
+    )
+    found = merged(asks, one("weather", NPX | {"env": {"KEY": "abc"}}))
+    assert [server.definition["env"] for server in found.servers] == [{"KEY": "abc"}]
+    assert [each.source.editor for each in found.similar] == ["vscode"]
 
 
 def test_lists_of_tools_of_one_editor_do_not_hide_tools_from_the_others() -> None:
