@@ -40,7 +40,7 @@ LOOK_INTERVAL = 1.0
 """Seconds between two looks at the questions that others wait for."""
 DECLARED = 1.0
 """Seconds of a write turn for a tool that declares `readOnlyHint: false`."""
-UNDECLARED = 0.1
+UNDECLARED = 0.095
 """The same for a tool that declares nothing. Many of them change nothing, but wait for a network."""
 _MAX_SHOWN = 10
 _batch = batch()
