@@ -59,7 +59,7 @@ LINES = {
     "mcpd/files": 600,
     "mcpd/gateway": 3_351,
     "mcpd/io": 781,
-    "mcpd/model": 4_051,
+    "mcpd/model": 4_072,
     "mcpd/privacy": 502,
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_298,

@@ -22,7 +22,7 @@ _MAX_LENGTH = 2048
 """Characters of a URI that is compared."""
 _MAX_DECODED = 3
 """How often escapes are decoded: servers may do it twice."""
-_MAX_READINGS = 12
+_MAX_READINGS = 16
 _SCHEME = re.compile(r"([a-z*?][a-z0-9+.*?-]*):(.*)", re.DOTALL)
 """Also of a pattern."""
 _WRAPPED = re.compile(r"\A<?(?:url:)?(.*?)>?\Z", re.DOTALL)
@@ -68,9 +68,10 @@ def _forms(uri: str) -> tuple[frozenset[str], frozenset[str]] | None:
             names = _hosts(scheme, host)
             if part == rest or scheme == "file":  # in which a query means nothing
                 certain |= {_join(scheme, names[0], path), _join(scheme, "", f"{names[0]}/{path}")}
-            for name in names:
-                possible |= {_join(scheme, name, path), _join(scheme, "", f"{name}/{path}")}
-            possible.add(_without_host(scheme, path))
+            for plain in _decodings(path):
+                for name in names:
+                    possible |= {_join(scheme, name, plain), _join(scheme, "", f"{name}/{plain}")}
+                possible.add(_without_host(scheme, plain))
     return frozenset(certain), frozenset(possible | {f"{form}/" for form in possible})
 
 
@@ -95,7 +96,13 @@ def _readings(uri: str) -> set[str] | None:
     """Return what parsers may make of a URI before they split it; None if that is too much."""
     matched = _WRAPPED.match(fold(uri))
     found = {matched[1] if matched else ""}
-    steps: tuple[Callable[[str], str], ...] = (_decoded, _with_slashes, _without_dots)
+    steps: tuple[Callable[[str], str], ...] = (
+        _decoded,
+        _with_slashes,
+        _without_empty_parts,
+        _without_dots,
+        functools.partial(_without_dots, dot="."),
+    )
     latest = found
     for _ in range(_MAX_DECODED + 1):
         latest = {step(text) for text in latest for step in steps} - found
@@ -111,27 +118,41 @@ def _decoded(text: str) -> str:
     return fold(unquote(text)) if "%" in text else text
 
 
+def _decodings(text: str) -> list[str]:
+    found = [text]
+    while "%" in found[-1] and len(found) <= _MAX_DECODED:
+        found.append(_decoded(found[-1]))
+    return found
+
+
 def _with_slashes(text: str) -> str:
     return text.replace("\\", "/")
 
 
-def _without_dots(text: str) -> str:
-    """Remove `.` and `..` as the URL standard does, for which there is a part between two slashes."""
-    if "/." not in text:
+def _without_empty_parts(text: str) -> str:
+    scheme, rest = _split_scheme(text)
+    below = rest.lstrip("/")
+    return f"{scheme}:{rest[: len(rest) - len(below)]}{re.sub('//+', '/', below)}" if "//" in below else text
+
+
+def _without_dots(text: str, dot: str = "%2e") -> str:
+    """Remove `.` and `..` as the URL standard does, for which there is a part between two slashes, and `%2e`
+    is a dot."""
+    if "." not in text and dot not in text:
         return text
     scheme, rest = _split_scheme(text)
-    host, path = ("", rest)
-    if rest.startswith("//"):
-        end = rest.find("/", 2)
-        host, path = (rest, "") if end < 0 else (rest[:end], rest[end:])
-    first, *others = path.split("/")
+    if scheme in _PORTS:
+        rest = f"//{rest.lstrip('/')}"
+    end = rest.find("/", 2) if rest.startswith("//") else 0
+    host, path = (rest, "") if end < 0 else (rest[:end], rest[end:])
     parts: list[str] = []
-    for part in others:
-        if part == "..":
+    for part in path.removeprefix("/").split("/"):
+        plain = part.replace(dot, ".")
+        if plain == "..":
             del parts[-1:]
-        elif part != ".":
+        elif plain != ".":
             parts.append(part)
-    return f"{scheme}:{host}{'/'.join((first, *parts))}"
+    return f"{scheme}:{host}{'/' if path.startswith('/') else ''}{'/'.join(parts)}"
 
 
 def _split_scheme(text: str) -> tuple[str, str]:
@@ -167,7 +188,7 @@ def _hosts(scheme: str, written: str) -> list[str]:
             name = str(ipaddress.IPv4Address(socket.inet_aton(name)))
     port, usual = port.lstrip("0") if port.isdigit() else port, _PORTS.get(scheme, "")
     if port and port != usual:
-        return [f"{name}:{port}"]
+        return [f"{name}:{port}"] if usual else [f"{name}:{port}", name]
     return [name, f"{name}:{usual}"] if usual else [name]
 
 
