@@ -187,6 +187,7 @@ class AggregateServer:
             if server.state not in (ServerState.PENDING, ServerState.NEEDS_AUTH):
                 raise self._core.not_ready_error(server)
         elif all(item.name != own for item in catalog_items(catalog, member)):
+            server.doubt_list(member)
             raise UnknownTool(f"{owner}: it does not offer {what} any more; {self._name_hint(member)}")
         return server
 
@@ -225,6 +226,8 @@ class AggregateServer:
                 if server.state in (ServerState.PENDING, ServerState.NEEDS_AUTH) and is_included:
                     return server.spec.name, own
                 raise self._core.not_ready_error(server)
+            if own:
+                server.doubt_list(member)  # it may have such an item by now
         return None
 
     def _name_hint(self, member: str) -> str:
