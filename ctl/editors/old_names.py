@@ -6,6 +6,7 @@ other names, and a list that names the old ones has no effect any more.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.cli.json_text import strings
+from ctl.cli.json_text import mapping, strings
 from ctl.daemon.client import Json
 from ctl.editors.backups import BackupRecord, EditorBackups, digest
 from ctl.editors.config_files import UserContext
@@ -99,10 +100,14 @@ _NAMINGS: Mapping[str, _Naming] = {
         "{word}",
         "_",
         (),
-        tuple(
-            f"{place}/{pattern}"
-            for place in ("{config}/opencode", ".", "./.opencode")
-            for pattern in ("opencode.json", "opencode.jsonc", "agent/*.md", "agents/*.md", "command/*.md")
+        (
+            "./opencode.json",
+            "./opencode.jsonc",
+            *(
+                f"{place}/{pattern}"
+                for place in ("{config}/opencode", "./.opencode")
+                for pattern in ("opencode.json", "opencode.jsonc", "agent*/*.md", "command*/*.md")
+            ),
         ),
     ),
     "vscode": _VSCODE,
@@ -245,9 +250,9 @@ class OldNames:
                     yield path
 
     def _paths(self, pattern: str) -> set[Path]:
-        user, is_of_project = self.user, pattern.startswith(("./", "."))
-        if is_of_project:
-            bases = user.project_directories()
+        user = self.user
+        if pattern.startswith("./"):
+            bases = [*user.project_directories(), *self._known_projects()]
         elif self.target.project is not None:
             return set()  # the user's own files are not about the project's entries
         else:
@@ -256,6 +261,17 @@ class OldNames:
             ]
         rest = pattern.partition("/")[2]
         return {path for base in bases for path in base.glob(rest)}
+
+    def _known_projects(self) -> list[Path]:
+        """Return the directories in which Claude Code was used: its user's entries are for all of them."""
+        if self.target.editor.name != "claude-code" or self.target.project is not None:
+            return []
+        try:
+            document = parse_document(self.target.path.read_bytes(), self.target.path, foreign=True)
+        except (BadSpec, OSError):
+            return []
+        names = list(mapping(document.value_at(("projects",))))[:_MAX_FILES]
+        return [Path(name) for name in names if os.path.isabs(name)]
 
 
 def client_style(written: object) -> ClientStyle:

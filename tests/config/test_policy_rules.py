@@ -89,6 +89,8 @@ def test_limits_are_parsed(file: Path) -> None:
             "unknown",
             "did you mean 'tools'?",
         ),
+        ([{"decision": "deny", "answer": "outside"}], "$.settings.policies[0].answer", "'ask'", "remove it"),
+        ([{"decision": "ask", "answer": "x"}], "$.settings.policies[0].answer", "unknown value", "outside"),
         ([{"decision": "deny", "tools": []}], "$.settings.policies[0].tools", "would never match", "add a"),
         ([{"decision": "deny", "tools": ["[a]"]}], "$.settings.policies[0].tools[0]", "bracket", "* and ?"),
         (

@@ -49,7 +49,9 @@ def claude(home: Path, daemon: FakeDaemon) -> Path:
     ours = put(home / ".config/mcpd/config.json", {"mcpServers": servers})
     daemon.answers["mcpd/config"] = {"path": str(ours), "servers": servers}
     daemon.answers["mcpd/status"] = status(server("forecasts"), server("weather-eu"))
-    put(home / ".claude.json", {"mcpServers": {"weather": WEATHER, "weather-eu": eu}})
+    entries = {"weather": WEATHER, "weather-eu": eu}
+    put(home / ".claude.json", {"mcpServers": entries, "projects": {str(home / "other"): {}}})
+    put(home / "other/.claude/settings.local.json", {"permissions": {"allow": ["mcp__weather__other"]}})
     put(home / ".claude/agents/forecaster.md", AGENT)
     put(home / "src/.claude/commands/rain.md", "---\nallowed-tools: mcp__weather__*\n---\nRain?\n")
     put(home / "src/.claude/settings.json", {"permissions": {"deny": ["mcp__weather__wipe"]}})
@@ -66,6 +68,7 @@ def test_former_names_are_told_with_the_new_ones(claude: Path, mcpctl: Mcpctl) -
         "    ~/.claude/settings.json:5: mcp__weather-eu__x → mcp__mcpd__weather-eu__x",
         "    ~/.claude/settings.json:6: mcp__weather → mcp__mcpd__forecasts__*",
         "    ~/.claude/settings.json:9: mcp__weather__.* → mcp__mcpd__forecasts__.*",
+        "    ~/other/.claude/settings.local.json:1: mcp__weather__other → mcp__mcpd__forecasts__other",
         "    ~/src/.claude/settings.json:1: mcp__weather__wipe → mcp__mcpd__forecasts__wipe",
         "    ~/.claude/agents/forecaster.md:3: mcp__weather__get → mcp__mcpd__forecasts__get",
         "    ~/.claude/agents/forecaster.md:3: mcp__weather → mcp__mcpd__forecasts__*",
