@@ -59,7 +59,7 @@ def names(catalog: Catalog) -> list[str]:
 
 async def test_all_pages_are_fetched_in_order_and_entries_keep_their_bytes() -> None:
     """An empty string is a valid cursor."""
-    raw = b'{"inputSchema" :{}, "name":"\\u0065cho","n":1E+400}'
+    raw = b'{"inputSchema" :{ "type":"object"}, "name":"\\u0065cho","n":1E+400}'
     pages = {
         None: b'{"tools":[%b],"nextCursor":""}' % raw,
         "": b'{"tools":[{"name":"two","inputSchema":{}}],"nextCursor":"p3"}',
