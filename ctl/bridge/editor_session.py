@@ -119,7 +119,7 @@ class EditorSession:
                 )
             elif (response := self._server_requests.translate_response(message)) is not None:
                 self._to_daemon(response)
-        elif not key:
+        elif not key or wire.is_null_notification(message):
             self._on_editor_notification(line, message)
         elif not is_valid_id(message.id):
             self.reject(b"null", "a request id must be a string or a number")

@@ -44,6 +44,9 @@ def unreadable_line(line: bytes, problem: Exception) -> bytes:
     """Answer a line that `wire.decode_envelope` or `wire.split_batch` could not read."""
     if isinstance(problem, RecursionError):
         return error(b"null", wire.PARSE_ERROR, "this message is nested too deeply")
+    if line.lower().startswith(b"content-length:"):
+        text = "MCP over stdio has one JSON message per line, and no `Content-Length` headers as in LSP"
+        return error(b"null", wire.PARSE_ERROR, text)
     if isinstance(problem, wire.LongId):
         return error(b"null", problem.code, f"this is not a JSON-RPC message: {problem}")
     if not isinstance(problem, msgspec.ValidationError):

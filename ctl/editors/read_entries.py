@@ -207,7 +207,7 @@ _REJECTED_SERVERS = "disabledMcpjsonServers"
 
 
 def read_entries(found: EditorFile, document: Document, context: UserContext) -> Iterator[RawEntry]:
-    """Yield the entries of a file in order. Anything that is not an object is skipped."""
+    """Yield the entries of a file in order."""
     place = found.location
     slot = opencode_slot(document, place.slot) if place.shape == "opencode" else place.slot
     off = disabled_names(found, document, slot, context)
@@ -280,11 +280,16 @@ def _entries_at(
     if isinstance(value, dict):
         named = [(str(name), fields) for name, fields in value.items()]
     elif isinstance(value, list):
-        named = [(str(mapping(fields).get("name") or "server"), fields) for fields in value]
+        named = [(str(each.get("name") or "server"), each) for each in value if isinstance(each, dict)]
     for name, fields in named:
-        if isinstance(fields, dict):
+        if isinstance(fields, str):  # the whole command line, or a URL
+            fields = {"url" if "://" in fields else "command": fields}
+        if isinstance(fields, dict) or slot[-1:] != ("mcp",):
+            # An entry of another type has no command, which becomes the reason why it is skipped.
             switched_off = name in off
-            yield RawEntry(name, fields, found.editor, found.path, slot, scope, project, switched_off)
+            yield RawEntry(
+                name, mapping(fields), found.editor, found.path, slot, scope, project, switched_off
+            )
 
 
 def disabled_names(

@@ -62,7 +62,7 @@ def apply_request_meta(request: ClientRequest) -> None:
         meta = bytes(_decode_meta(params).meta)
     except wire.DECODE_ERRORS as error:
         raise BadFrame(str(error)) from None
-    if not meta:
+    if meta in (b"", b"null"):
         return
     request.progress_token, context, says_more = (
         _parse_meta(meta) if len(meta) <= _MAX_CACHED_META else _parse_meta.__wrapped__(meta)
@@ -89,7 +89,7 @@ def apply_request_meta(request: ClientRequest) -> None:
 def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
     """Return token, context, and whether `_meta` holds more. Cached, because clients repeat themselves."""
     meta = wire.members(raw)
-    token = bytes(meta.get("progressToken", b""))
+    token = bytes(meta.get("progressToken", b"")).removeprefix(b"null")
     says_more = any(name != "progressToken" and not name.startswith(RESERVED_PREFIX) for name in meta)
     if _VERSION not in meta:
         return token, None, says_more

@@ -188,6 +188,9 @@ class ClientSession:
         key, params = bytes(message.id), bytes(message.params)
         request = ClientRequest(key, method, params, reply, self.context)
         if key[0] not in _VALID_ID_START:
+            if wire.is_null_notification(message):
+                self._receive_without_id(message)
+                return
             request.key = b"null"
             self.respond_error(request, _INVALID_REQUEST, "a request id must be a string or a number")
             return
@@ -253,6 +256,8 @@ class ClientSession:
 
     def _handle_own_method(self, request: ClientRequest) -> None:
         """Answer a method of this hop, or forward an unknown method to a single server."""
+        if request.params == b"null":
+            request.params = b""
         methods = self._methods.modern if request.context.modern else self._methods.legacy
         handler = methods.get(request.method)
         if handler is not None:

@@ -165,6 +165,10 @@ async def read_events(
         await bodies.feed_body(response, feed, math.inf, _EVENT_PORTION)
     except httpx.TransportError as error:
         return describe_error(error)
+    with batch():
+        for event in decoder.end():
+            heard.record(event)
+            take(event)
     return "its event stream ended"
 
 

@@ -42,7 +42,8 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 class SseDecoder:
     """The decoder of one stream. Use a new one for a resumed stream.
 
-    An event that is incomplete at the end of the stream is dropped, as the standard requires.
+    An event that is incomplete at the end of the stream is dropped, as the standard requires, unless `end`
+    finds that only its blank line is missing.
     """
 
     def __init__(self, limit: int) -> None:
@@ -90,6 +91,17 @@ class SseDecoder:
         events += [event for line in lines if (event := self._take_line(line)) is not None]
         if rest:
             self._extend_line(rest)
+        return events
+
+    def end(self) -> list[SseEvent]:
+        """Take the end of the stream. Return its last event if that is not ended by a blank line, as some
+        servers forget it, but has a whole JSON text."""
+        events = self.feed(b"\n\n")
+        try:
+            for event in events:
+                msgspec.json.decode(event.data, type=msgspec.Raw)
+        except (ValueError, RecursionError):
+            return []
         return events
 
     def _without_bom(self, data: bytes) -> bytes:

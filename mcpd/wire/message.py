@@ -105,6 +105,11 @@ def parse(line: bytes) -> Message:
     return parse(sound)
 
 
+def is_null_notification(message: Message) -> bool:
+    """Return whether this is a notification of a program that writes `"id": null`."""
+    return bytes(message.id) == b"null" and message.method.startswith("notifications/")
+
+
 def method_of(line: bytes) -> str:
     """Return the method that a message calls; empty for a response, or if it is not a message."""
     try:

@@ -104,6 +104,7 @@ def test_refused_attach_fails_requests_immediately(world: World) -> None:
         (b'{"jsonrpc":"2.0","id":"\xff","method":"ping"}', -32600, None),
         (b'{"jsonrpc":"2.0","id":"%b","method":"ping"}' % (b"x" * 1023), -32600, None),
         (b"\x00\x01\x02", -32700, None),
+        ("Content-Length: 40\r", -32700, None),
     ],
 )
 def test_invalid_line_is_answered_and_the_next_one_is_served(

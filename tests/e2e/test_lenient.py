@@ -132,3 +132,24 @@ def test_deviations_are_accepted_or_named(start: Start, tmp_path: Path) -> None:
         assert expected in status["last_error"]["message"], name
     tools = client.request("tools/list")["tools"]  # the client checks each against the schema
     assert {"cursor-number__second", "cursor-object__second"} <= {tool["name"] for tool in tools}
+
+
+def test_requests_with_members_that_are_null_are_accepted(start: Start, tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    definition = {"command": sys.executable, "args": ["-I", "-S", str(script), "{}"], "era": "legacy"}
+    daemon = start({"it": definition})
+    daemon.wait_connected("it")
+    client = McpClient(daemon, "2025-06-18")
+    lenient: list[Json] = [
+        {"method": "notifications/initialized", "id": None},
+        {"method": "ping", "params": None, "result": None, "error": None},
+        {"method": "tools/list", "params": None},
+        {"method": "tools/list", "params": {"cursor": None, "_meta": None}},
+        {"method": "tools/call", "params": {"name": "it__it", "arguments": {}, "_meta": None}},
+        {"method": "tools/call", "params": {"name": "it__it", "_meta": {"progressToken": None}}},
+    ]
+    for key, message in enumerate(lenient):
+        client.line.send_raw(json.dumps({"id": f"{key}", **message}).encode())
+    for key in range(1, len(lenient)):
+        client.wait(f"{key}")  # type: ignore[arg-type]  # the client's own ids are numbers

@@ -100,6 +100,21 @@ def test_parsing_follows_the_html_standard(rule: str) -> None:
     assert decoded(stream, *every, *every) == events
 
 
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        (b'data: {"a":1}', [b'{"a":1}']),
+        (b'data: {"a":1}\n', [b'{"a":1}']),
+        (b'data: {"a"', []),
+        (b"id: 1", []),
+    ],
+)
+def test_last_event_may_lack_its_blank_line(rest: bytes, expected: list[bytes]) -> None:
+    decoder = SseDecoder(LIMIT)
+    assert decoder.feed(b"data: 1\n\n" + rest) == decoded(b"data: 1\n\n")
+    assert [event.data for event in decoder.end()] == expected
+
+
 @pytest.mark.parametrize("step", [1, 7, 30, 1000])
 @pytest.mark.parametrize("size", [100, 24], ids=["one line", "several lines"])
 def test_event_over_the_limit_is_refused(step: int, size: int) -> None:

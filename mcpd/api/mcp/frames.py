@@ -130,7 +130,7 @@ def parse_batch(line: bytes) -> Sequence[Message]:
 
 def is_request(message: Message) -> bool:
     """Return whether a message needs a response."""
-    return bool(message.method) and message.id is not ABSENT
+    return bool(message.method) and message.id is not ABSENT and not wire.is_null_notification(message)
 
 
 def count_requests(messages: Sequence[Message]) -> int:

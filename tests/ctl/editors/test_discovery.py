@@ -46,3 +46,17 @@ def test_every_format_is_read_as_documented(case: str, tmp_path: Path) -> None:
         parse_servers(
             {one.name: written(one)}, environ=environ, settings=Settings(), base_dir=tmp_path, path="$"
         )
+
+
+def test_entries_that_are_no_objects_are_read_or_named(tmp_path: Path) -> None:
+    path = tmp_path / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    entries = {"line": "npx -y server", "url": "https://x.example/mcp", "null": None, "list": ["x"]}
+    path.write_text(json.dumps({"mcpServers": entries}))
+    around = UserContext({"HOME": str(tmp_path)}, tmp_path, mac=False, root=tmp_path)
+    seen = discover(find_editor_files(EDITORS, around), [], around, frozenset())
+    assert {one.name: one.definition for one in seen.candidates} == {
+        "line": {"command": "npx", "args": ["-y", "server"]},
+        "url": {"url": "https://x.example/mcp"},
+    }
+    assert {one.source.name for one in seen.skipped} == {"null", "list"}
