@@ -29,6 +29,7 @@ from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
 from mcpd.files import paths
+from mcpd.files.paths import UnusablePath
 from mcpd.gateway.gateway import Gateway
 from mcpd.io.broadcast import Broadcast
 from mcpd.model.api import DashboardLink, HttpListener
@@ -203,6 +204,12 @@ class _Http:
     def listener(self) -> HttpListener | None:
         return None if self._api is None else self._api.listener
 
+    def accept(self, port: HttpPort) -> None:
+        """Serve another port. Raises Unsupported."""
+        if self._accept is None:
+            raise Unsupported(_STOPPING)
+        self._accept(port)
+
     def dashboard_link(self) -> DashboardLink:
         dashboard = None if self._api is None else self._api.dashboard
         if self._accept is None:
@@ -294,7 +301,9 @@ class _Daemon:
             redactor,
             state,
             http_problem,
+            self._open_http,
         )
+        self._open_ports = ExitStack()
         # 4. What can be done with them.
         self._http = _Http(self._create_http_api)
         self._operations = Operations(
@@ -351,6 +360,24 @@ class _Daemon:
 
         return HttpApi(self._gateway)
 
+    def _open_http(self, address: Address) -> str:
+        """Open the port in the settings while the daemon runs. Returns why that failed, or nothing."""
+        if self._http.listener is not None:
+            return f"http: {address} is not used, because mcpd listens at {self._http.listener.url}"
+        try:
+            listener = self._open_ports.enter_context(listeners.bind_tcp(address))
+            required = self._options.require_http_token
+            self._http.accept(
+                self._open_ports.enter_context(
+                    self._http.api.open_port(listener, self._state, self._runtime, required)
+                )
+            )
+        except OSError as error:
+            return f"http: {error.strerror}, then run `mcpctl config reload`"
+        except (UnusablePath, Unsupported) as error:
+            return f"http: {error}"
+        return ""
+
     def _publish(self, event: Event) -> None:
         """Send an event to all listeners and record it, with the actor that caused it."""
         if by := current_actor():
@@ -365,7 +392,7 @@ class _Daemon:
             self._stop_requested.set()
 
     async def run(self) -> None:
-        with ExitStack() as open_ports:
+        with self._open_ports as open_ports:
             token = self._options.require_http_token
             ports = [
                 open_ports.enter_context(self._http.api.open_port(each, self._state, self._runtime, token))

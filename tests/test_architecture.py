@@ -50,7 +50,7 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 995,
+    "mcpd": 1_022,
     "mcpd/api": 5_571,
     "mcpd/auth": 5_179,
     "mcpd/calls": 6_797,
@@ -63,7 +63,7 @@ LINES = {
     "mcpd/privacy": 502,
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_298,
-    "mcpd/state": 1_362,
+    "mcpd/state": 1_368,
     "mcpd/supervision": 4_161,
     "mcpd/transports": 5_119,
     "mcpd/wire": 1_307,

@@ -211,7 +211,7 @@ def open_listeners(
         except OSError as error:
             if http_option is not None:
                 raise
-            warning = f"{error.strerror}, then run `mcpctl daemon restart`"
+            warning = f"{error.strerror}, then run `mcpctl config reload`"
     return unix, ports, warning
 
 

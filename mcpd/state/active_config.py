@@ -19,6 +19,7 @@ from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_la
 from mcpd.config.loader import candidate_paths, parse_config
 from mcpd.config.masking import MASK, mask_definition
 from mcpd.config.server_specs import ParsedServers, parse_valid_servers
+from mcpd.config.settings import Address
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.watcher import watch_files
 from mcpd.io.broadcast import AsyncValue
@@ -154,8 +155,10 @@ class ActiveConfig:
         redactor: Redactor,
         state_dir: Path,
         http_problem: str = "",
+        open_http: Callable[[Address], str] = lambda _: "",
     ) -> None:
-        """`http_problem`: why the port in the settings of `first` is not open; empty if it is."""
+        """`http_problem`: why the port in the settings of `first` is not open; empty if it is.
+        `open_http` opens one later, and returns why that failed, or nothing."""
         self.loaded = first
         self.file = ConfigFile(flag, environ, state_dir, first)
         self._changing = trio.Lock()
@@ -171,9 +174,11 @@ class ActiveConfig:
         """Whether the file with `_problems` is not used at all."""
         self._startup_settings = first.settings
         self._http_problem = http_problem
+        self._open_http: Callable[[Address], str] = lambda _: http_problem  # it was tried already
         self.watch_enabled = AsyncValue(False)
         """Whether changes of the file are applied automatically."""
         self._activate(first)
+        self._open_http = open_http
         self._restore_applied()
 
     def status(self) -> ConfigStatus:
@@ -332,11 +337,12 @@ class ActiveConfig:
                 self._announce("a rule was added to settings.policies")
 
     def _activate(self, loaded: LoadedConfig) -> ApplyResult:
-        started = self._startup_settings
-        if self._http_problem and loaded.settings.http == started.http:
+        started, http = self._startup_settings, loaded.settings.http
+        if started.http is None or self._http_problem:  # no port is open, so that none has to be closed
+            self._http_problem = "" if http is None else self._open_http(http)
+            started = self._startup_settings = attrs.evolve(started, http=http)
+        if self._http_problem:
             loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, self._http_problem))
-        elif self._http_problem:  # no port is open, so that none has to be closed
-            started = attrs.evolve(started, http=None)
         ignored = tuple(
             written
             for field, written in _STARTUP_ONLY

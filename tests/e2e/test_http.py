@@ -60,6 +60,13 @@ def test_daemon_runs_without_http_if_the_configured_port_is_in_use(start: Start)
         f"cannot listen on {address} for HTTP: Address already in use" in w
         for w in status["config"]["warnings"]
     )
+    pid = daemon.status("one")["pid"]
+    daemon.client().request("mcpd/reload")  # the other program has ended
+    where = daemon.client().request("mcpd/status")["daemon"]["http"]["url"]
+    assert where == f"http://{address}/mcp"
+    assert web.get(f"http://{address}/health").json() == {"status": "ok"}
+    assert daemon.status("one")["pid"] == pid
+    assert daemon.client().request("mcpd/status")["config"]["warnings"] == []
 
 
 def test_daemon_exits_if_the_port_of_the_command_line_is_in_use(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import trio.testing
 
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.load_at_start import load_at_start
+from mcpd.config.settings import Address
 from mcpd.model.errors import BadSpec, Conflict, UnknownServer
 from mcpd.model.events import Event
 from mcpd.model.server_spec import InvalidSpec, StdioSpec
@@ -34,14 +35,13 @@ class Home:
         self.environ = {"HOME": str(path), "XDG_CONFIG_HOME": str(path / "config")}
         self._path = path
 
-    def begin(self, http_problem: str = "") -> ActiveConfig:
+    def begin(self, http_problem: str = "", open_http: Callable[[Address], str] = str) -> ActiveConfig:
         around = surroundings(self._path, self.events.append)
         self.supervisor = Supervisor(around)
         state = self._path / "state"
         loaded = load_at_start(None, self.environ, state)
-        return ActiveConfig(
-            loaded, None, self.environ, self.supervisor, around.store, around.redactor, state, http_problem
-        )
+        own = loaded, None, self.environ, self.supervisor, around.store, around.redactor, state
+        return ActiveConfig(*own, http_problem, open_http)
 
     def write(self, *names: str, **settings: object) -> None:
         servers = {name: {"command": "x"} for name in names}
@@ -219,19 +219,23 @@ async def test_reload_names_changed_settings_and_those_that_need_a_restart(home:
     assert applied.restart_needed == ("maxStarts", "logLevel")
 
 
-async def test_port_that_could_not_be_opened_needs_no_restart_to_be_closed(home: Home) -> None:
-    """The warning about it remains while the setting does."""
+async def test_port_is_opened_without_a_restart_but_not_closed(home: Home) -> None:
+    """The warning about one that could not be opened remains while the setting does."""
     home.write("a", http="127.0.0.1:8931")
-    configuration = home.begin("cannot listen")
+    answers = {8931: "in use", 8932: ""}
+    configuration = home.begin("cannot listen", lambda address: answers[address.port])
     assert configuration.status().warnings == ("cannot listen",)
     home.write("a", "b", http="127.0.0.1:8931")
     assert (await configuration.reload()).restart_needed == ()
-    assert configuration.status().warnings == ("cannot listen",)
-    home.write("a", http="127.0.0.1:8932")
-    assert (await configuration.reload()).restart_needed == ("http",)
+    assert configuration.status().warnings == ("in use",)
     home.write("a")
     assert (await configuration.reload()).restart_needed == ()
     assert configuration.status().warnings == ()
+    home.write("a", http="127.0.0.1:8932")
+    assert (await configuration.reload()).restart_needed == ()
+    assert configuration.status().warnings == ()
+    home.write("a")
+    assert (await configuration.reload()).restart_needed == ("http",)
 
 
 async def test_event_loop_continues_while_the_file_is_parsed(
