@@ -24,7 +24,7 @@ from tests.fuzz.generate import DIE, die, garble
 from tests.fuzz.world import World
 
 PATIENCE = 1.0
-"""Seconds for which the answers to one input are read."""
+"""Seconds for which the answers to one input are read, if none is awaited."""
 
 
 class Wrong(Exception):
@@ -81,13 +81,18 @@ class Lines(Target):
 
     def send(self, number: int) -> None:
         dice = self.die(number)
-        data = b"\n".join(lines(dice)) + (b"\n" if dice.random() < 0.95 else b"")
+        sent = lines(dice)
+        awaited = must_answer(sent)
+        data = b"\n".join(sent) + (b"\n" if awaited or dice.random() < 0.95 else b"")
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(BOUND)
         connection.connect(self.world.daemon.socket)
         _send(connection, data, dice)
         end = dice.random()
-        if end < 0.1:
+        if awaited and end < 0.9:
+            with connection:
+                check_lines(_all_answers(connection, awaited))
+        elif end < 0.1:
             self._open.append(connection)
             if len(self._open) > 20:
                 self._open.pop(0).close()
@@ -126,6 +131,85 @@ def _send(connection: socket.socket, data: bytes, dice: DIE) -> None:
     with suppress(OSError):  # it may refuse the first part and close
         connection.sendall(data[:at])
         connection.sendall(data[at:])
+
+
+_ENDLESS = ("listen", "events", "logs", "tap", "attach")
+"""Requests whose answers come at the end of something."""
+_LONGEST_ID = 1000
+_ASKING = ("ask", "wants", "typed")
+"""Tools that ask the client, which does not answer."""
+
+
+def must_answer(sent: Sequence[bytes]) -> set[str]:
+    """Return the ids (as JSON) of the requests that must get an answer, if every line is a message and none
+    may wait for the client, for a person or without end."""
+    found: list[str] = []
+    for line in b"\n".join(sent).split(b"\n"):
+        try:
+            message = json.loads(line, object_pairs_hook=_members, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return set()
+        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+            return set()
+        method, key, params = message.get("method"), message.get("id"), message.get("params", {})
+        if not isinstance(method, str) or not isinstance(params, dict) or method.endswith("/cancelled"):
+            return set()
+        if "id" in message:
+            if not isinstance(key, int | str) or isinstance(key, bool) or len(str(key)) > _LONGEST_ID:
+                return set()
+            if method.endswith(_ENDLESS):
+                return set()
+            if method.endswith("call") and str(params.get("name", params.get("tool"))).endswith(_ASKING):
+                return set()
+            found.append(json.dumps(key))
+    return set(found) if len(set(found)) == len(found) else set()
+
+
+def _members(pairs: list[tuple[str, Json]]) -> Json:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("the same name twice")
+    return dict(pairs)
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(constant)
+
+
+def _all_answers(connection: socket.socket, awaited: set[str]) -> bytes:
+    """Read until all these requests are answered. Raises Wrong."""
+    got, seen, missing = b"", 0, set(awaited)
+    end = time.monotonic() + BOUND
+    while missing:
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        try:
+            portion = connection.recv(1 << 16)
+        except TimeoutError:
+            portion = b""
+        except OSError as error:
+            raise Wrong(f"never answered: {sorted(missing)}: {error!r}") from None
+        if not portion:
+            raise Wrong(f"never answered: {sorted(missing)}; got {got[-300:]!r}")
+        got += portion
+        whole = got.rfind(b"\n") + 1
+        for line in got[seen:whole].splitlines():
+            with suppress(ValueError, RecursionError):
+                message = json.loads(line)
+                if isinstance(message, dict) and "method" not in message:
+                    missing.discard(json.dumps(message.get("id")))
+        seen = whole
+    return got
+
+
+def _first_answer(connection: socket.socket) -> bytes:
+    """Return the beginning of the response, and what follows soon. Raises Wrong if there is none."""
+    connection.settimeout(BOUND)
+    try:
+        got = connection.recv(1 << 16)
+    except OSError as error:
+        raise Wrong(f"no response to a request: {error!r}") from None
+    if not got:
+        raise Wrong("no response to a request, but the end")
+    return got + _answers(connection)
 
 
 def _answers(connection: socket.socket) -> bytes:
@@ -175,7 +259,8 @@ class Http(Target):
 
     def send(self, number: int) -> None:
         dice = self.die(number)
-        data = b"".join(self._request(dice) for _ in range(dice.choice((1, 1, 1, 2, 5))))
+        data, is_good = self._request(dice)
+        data += b"".join(self._request(dice)[0] for _ in range(dice.choice((0, 0, 0, 1, 4))))
         if dice.random() < 0.5:
             connection = socket.create_connection(("127.0.0.1", self.world.endpoint.port), BOUND)
         else:
@@ -189,7 +274,7 @@ class Http(Target):
                 self._open.pop(0).close()
             return
         with connection:
-            got = _answers(connection)
+            got = _first_answer(connection) if is_good else _answers(connection)
         if got and not got.startswith((b"HTTP/1.1 ", b"{")):  # a request that begins with a brace is a line
             raise Wrong(f"not a response: {got[:300]!r}")
         if b"an error in mcpd itself" in got:
@@ -200,7 +285,8 @@ class Http(Target):
             connection.close()
         self._open.clear()
 
-    def _request(self, dice: DIE) -> bytes:
+    def _request(self, dice: DIE) -> tuple[bytes, bool]:
+        """Return a request, and whether it must get an answer."""
         path = dice.choice(PATHS)
         body = b""
         if dice.random() < 0.8:
@@ -210,6 +296,7 @@ class Http(Target):
             (b"POST", b"POST", b"POST", b"POST", b"GET", b"DELETE", b"OPTIONS", b"PUT", b"X")
         )
         headers = [b"Host: 127.0.0.1:%d" % self.world.endpoint.port]
+        is_good = True
         if dice.random() < 0.8:
             headers.append(b"Authorization: Bearer " + self.world.endpoint.token.encode())
         if dice.random() < 0.8:
@@ -220,15 +307,19 @@ class Http(Target):
         for name in _HEADERS:
             if dice.random() < 0.06:
                 headers.append(name + b": " + dice.choice(_VALUES))
+                is_good = is_good and name not in _FRAMING
         if dice.random() < 0.15:
             size = dice.choice((1, 7, 100, 100_000))
             parts = [body[at : at + size] for at in range(0, min(len(body), 400 * size), size)]
             body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
             headers.append(b"Transfer-Encoding: chunked")
         elif body or dice.random() < 0.5:
-            headers.append(b"Content-Length: %d" % (len(body) + dice.choice((0,) * 15 + (1, -1, 10**12))))
+            error = dice.choice((0,) * 15 + (1, -1, 10**12))
+            headers.append(b"Content-Length: %d" % (len(body) + error))
+            is_good = is_good and not error
         head = b"%b %b HTTP/1.1\r\n%b\r\n\r\n" % (method, path, b"\r\n".join(headers))
-        return garble(head, dice) + body
+        sent = garble(head, dice)
+        return sent + body, is_good and sent == head
 
 
 PATHS: Sequence[bytes] = (
@@ -276,6 +367,10 @@ _VALUES = (
     b"13",
     b"AAAAAAAAAAAAAAAAAAAAAA==",
 )
+
+
+_FRAMING = (b"Upgrade", b"Connection", b"Expect", b"Content-Length", b"Transfer-Encoding")
+"""Headers after which the daemon may wait for more, or close."""
 
 
 class Bridge(Target):
