@@ -52,6 +52,7 @@ from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, Tok
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.server_spec import OAuthSettings
 from mcpd.model.text import shorten
+from mcpd.privacy.redact import Redactor
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client import bodies, dial
 from mcpd.transports.http_client.client_factory import open_client, proxy_for
@@ -252,14 +253,21 @@ async def request_tokens(
     """
     sent_at = now()
     answer = await post_with_proof(fetch, request, key)
-    return parse_token_answer(
-        answer.status,
-        answer.body,
-        sent_at=sent_at,
-        content_type=answer.content_type,
-        requested=requested,
-        is_exchange=is_exchange,
-    )
+    try:
+        return parse_token_answer(
+            answer.status,
+            answer.body,
+            sent_at=sent_at,
+            content_type=answer.content_type,
+            requested=requested,
+            is_exchange=is_exchange,
+        )
+    except TokenError as error:  # its words are the server's, which may repeat what it got
+        redactor = Redactor()
+        redactor.add(request.secrets())
+        error.message, error.error = redactor.mask(error.message), redactor.mask(error.error)
+        error.args = (error.message,)
+        raise
 
 
 async def post_with_proof(fetch: GuardedFetch, request: TokenRequest, key: DpopKey | None) -> FetchedAnswer:

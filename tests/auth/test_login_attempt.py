@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import attrs
 import pytest
@@ -15,6 +15,7 @@ from mcpd.model.errors import LoginFailed
 from tests.auth.attempts import Memory, attempting
 from tests.auth.test_token_store import LOGIN
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
+from tests.fakes.http import Request
 from tests.interop.peers import free_port
 
 
@@ -143,6 +144,29 @@ async def test_a_server_without_registration_says_what_to_do() -> None:
 
 def registered(server: AuthorizationServer, uri: str, client_id: str = "mine") -> None:
     server.clients[client_id] = {"redirect_uris": [uri]}
+
+
+async def test_an_error_that_repeats_the_request_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the code, the verifier, nor the secret of the client, in the error and on the page."""
+
+    async def repeat(server: AuthorizationServer, request: Request) -> None:
+        sent.update(parse_qs(request.body.decode()), basic=[request.headers["authorization"].split()[1]])
+        words = f"{sent['code'][0]} {sent['code_verifier'][0]} my-client-secret {sent['basic'][0]}"
+        await request.reply(400, json.dumps({"error": "invalid_grant", "error_description": words}).encode())
+
+    sent: dict[str, list[str]] = {}
+    monkeypatch.setattr(AuthorizationServer, "_token", repeat)
+    async with authorization_server() as server:
+        options = {"client_id": "mine", "client_secret": "my-client-secret"}
+        async with attempting(server.url, **options) as attempt:
+            offer = await attempt.wait_offer()
+            registered(server, offer.redirect_uri)
+            page = await server.return_to(await server.visit(offer.url))
+            with pytest.raises(LoginFailed) as error:
+                await attempt.wait()
+    assert "invalid_grant: ***" in error.value.message
+    for secret in (*sent["code"], *sent["code_verifier"], *sent["basic"], "my-client-secret"):
+        assert secret not in error.value.message + page.text
 
 
 async def test_the_client_of_the_definition_is_not_offered_to_another_issuer() -> None:

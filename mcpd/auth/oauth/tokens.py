@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable, Mapping
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -58,6 +59,21 @@ class TokenRequest:
     url: str
     headers: Mapping[str, str] = attrs.field(repr=False)
     body: bytes = attrs.field(repr=False)
+
+    def secrets(self) -> Iterator[str]:
+        """Yield what must not be repeated."""
+        yield from (value for name, value in parse_qsl(self.body.decode()) if name in _SECRET_FIELDS)
+        scheme, _, encoded = self.headers.get("Authorization", "").partition(" ")
+        if scheme == "Basic":
+            yield b64decode(encoded).decode().partition(":")[2]
+
+
+_SECRET_FIELDS = frozenset(
+    (
+        *("code", "code_verifier", "client_secret", "client_assertion"),
+        *("refresh_token", "assertion", "subject_token", "actor_token"),
+    )
+)
 
 
 class TokenErrorKind(enum.Enum):
