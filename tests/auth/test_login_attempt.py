@@ -157,8 +157,8 @@ async def test_an_error_that_repeats_the_request_shows_no_secret(monkeypatch: py
     sent: dict[str, list[str]] = {}
     monkeypatch.setattr(AuthorizationServer, "_token", repeat)
     async with authorization_server() as server:
-        options = {"client_id": "mine", "client_secret": "my-client-secret"}
-        async with attempting(server.url, **options) as attempt:
+        secret = "my-client-secret"
+        async with attempting(server.url, client_id="mine", client_secret=secret) as attempt:
             offer = await attempt.wait_offer()
             registered(server, offer.redirect_uri)
             page = await server.return_to(await server.visit(offer.url))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from contextlib import suppress
 
-from tests.fuzz.generate import DIE, Json, Spelled, garble
+from tests.fuzz.generate import CANARIES, DIE, Json, Spelled, Writer, garble
 from tests.fuzz.messages import NOTIFICATIONS, client_question, line, params, response
 
 TOOL = {"name": "case", "inputSchema": {"type": "object"}}
@@ -147,6 +148,60 @@ def http_response(dice: DIE, request: Json | None) -> list[bytes]:
         at = dice.randrange(len(data))
         return [data[:at], data[at:]]
     return [data]
+
+
+def login_document(dice: DIE, path: bytes, url: str, body: bytes) -> bytes:
+    """Return the response of a server that demands a login, and of its authorization server."""
+    found: Json = {}
+    status = b"200 OK"
+    if path in (b"/account", b"/kept"):
+        status = b"401 Unauthorized"
+    elif b"protected-resource" in path:
+        found = {
+            "resource": f"{url}/account",
+            "authorization_servers": [url] * dice.choice((1, 1, 2, 50)),
+            "scopes_supported": ["read"] * dice.choice((1, 300)),
+        }
+    elif b"well-known" in path:
+        found = {
+            "issuer": url,
+            "authorization_endpoint": f"{url}/authorize",
+            "token_endpoint": f"{url}/token",
+            "registration_endpoint": f"{url}/register",
+            "response_types_supported": ["code"],
+            "grant_types_supported": ["authorization_code", "refresh_token"],
+            "token_endpoint_auth_methods_supported": ["none"],
+            "code_challenge_methods_supported": ["S256"],
+            "authorization_response_iss_parameter_supported": dice.random() < 0.2,
+        }
+    elif path == b"/register":
+        with suppress(ValueError):
+            found = json.loads(body)
+        found |= {"client_id": "client", "client_secret": CANARIES["refresh"], "client_secret_expires_at": 0}
+    elif path == b"/token":
+        found = {
+            "access_token": CANARIES["access"],
+            "refresh_token": CANARIES["refresh"],
+            "token_type": "Bearer",
+            "expires_in": dice.choice((3600, 0, -1, 1e308)),
+            "scope": "read",
+        }
+        if dice.random() < 0.2:
+            known = CANARIES["access"]
+            found, status = (
+                {"error": dice.choice(("invalid_grant", known)), "error_description": known},
+                b"400 X",
+            )
+    data = Writer(dice).write(found)
+    challenge = b""
+    if status.startswith(b"401"):
+        field = dice.choice(
+            (b'Bearer resource_metadata="%b"', b'Bearer realm="x", scope="read %b"', b"Basic %b")
+        )
+        pointer = f"{url}/.well-known/oauth-protected-resource/account".encode()
+        challenge = b"WWW-Authenticate: %b\r\n" % garble(field % pointer, dice).replace(b"\n", b"")
+    head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n%bConnection: close\r\n" % (status, challenge)
+    return head + b"Content-Length: %d\r\n\r\n" % len(data) + garble(data, dice)
 
 
 def _event(dice: DIE, data: bytes) -> bytes:

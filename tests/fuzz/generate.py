@@ -50,6 +50,11 @@ NAMES = split(
     """
 )
 """Names of members in all protocols."""
+CANARIES = {
+    name: f"kanarie-{name}-{number}"
+    for number, name in enumerate(("env", "stored", "header", "argument", "access", "refresh"), 7654321)
+}
+"""Secrets of the world's servers. They occur in inputs, and nothing that the daemon writes contains them."""
 _TOKENS: Sequence[bytes] = (
     b"null true false 0 -1 1.5 -0.0 1e400 -1e400 1e-400 9007199254740993 1e3 NaN Infinity -Infinity 0x10 01 "
     b"1. .5 +1 tru nul '' undefined"
@@ -78,6 +83,7 @@ _STRINGS: Sequence[bytes] = (
     b"a" * 300,
     b"*",
     b"%00%ff",
+    *map(str.encode, CANARIES.values()),
 )
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 from contextlib import suppress
 
-from tests.fuzz.answers import expected, http_response
+from tests.fuzz.answers import expected, http_response, login_document
 from tests.fuzz.generate import Json, die
 from tests.fuzz.hostile_server import case_of
 
@@ -18,8 +18,10 @@ class HostileHttp:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._count = 0
+        self.login = 0
+        """The case of the documents about logins."""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/mcp"
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="hostile http", daemon=True).start()
 
     def close(self) -> None:
@@ -46,6 +48,11 @@ class HostileHttp:
                 if not portion:
                     return
                 body += portion
+            path = head.split(b" ", 2)[1]
+            if path != b"/mcp":
+                dice = die(self._seed, f"login {path.decode('latin-1')}", self.login)
+                connection.sendall(login_document(dice, path, self.url, body))
+                return
             request: Json = json.loads(body) if body else None
             if not isinstance(request, dict) or not request.keys() >= {"id", "method"}:
                 request = None

@@ -5,18 +5,30 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from tests.fuzz.generate import DIE, NAMES, Json, Spelled, Writer, garble, huge_value, odd_value, split
+from tests.fuzz.generate import (
+    CANARIES,
+    DIE,
+    NAMES,
+    Json,
+    Spelled,
+    Writer,
+    garble,
+    huge_value,
+    odd_value,
+    split,
+)
 
 P = "io.modelcontextprotocol/"
 REVISIONS = ("2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "2099-01-01", "")
 CALM = "calm"
 """The bystander's server. No case may stop or remove it."""
 SERVERS = ("odd", "hostile", "web", CALM, "nobody", "*", "")
-TOOLS = split(
-    """
+TOOLS = (
+    *CANARIES.values(),
+    *split("""
     echo case echo echo notify junk odd raw ask wants job progress typed fail
     error late deep big stderr change meta counts exact drop nobody hostile__case odd__echo
-    """
+    """),
 )
 METHODS = split(
     """
@@ -121,13 +133,16 @@ def meta(dice: DIE) -> Json:
 def params(dice: DIE, method: str) -> Json:
     """Return params that such a method may have."""
     found: Json = {}
-    uri = dice.choice(("fake://one", "file:///a/b", "mcpd://odd/fake://one", "a:" + "/x" * 50, ""))
+    secret = dice.choice(tuple(CANARIES.values()))
+    uri = dice.choice(
+        ("fake://one", "file:///a/b", "mcpd://odd/fake://one", f"db://a:{secret}@h/?k={secret}", "a:/x/x", "")
+    )
     match method:
         case "initialize":
             found = {
                 "protocolVersion": dice.choice(REVISIONS),
                 "capabilities": capabilities(dice),
-                "clientInfo": {"name": "fuzz", "version": "1"},
+                "clientInfo": {"name": dice.choice(("fuzz", "fuzz", secret)), "version": "1"},
             }
         case "tools/call":
             found = {"name": dice.choice(TOOLS), "arguments": arguments(dice)}
@@ -286,10 +301,11 @@ def response(dice: DIE) -> Json:
     """Return the result or error of any request."""
     if dice.random() < 0.15:
         data: Json = {"elicitations": [{"url": "http://x/", "message": "m", "elicitationId": "e"}]}
-        return {"error": {"code": dice.choice((-32601, -32042, -32602, 1)), "message": "no", "data": data}}
+        text = dice.choice(("no", "no", f"cannot log in with {dice.choice(tuple(CANARIES.values()))}"))
+        return {"error": {"code": dice.choice((-32601, -32042, -32602, 1)), "message": text, "data": data}}
     kind = dice.randrange(8)
     tool: Json = {
-        "name": dice.choice(("case", "other", "a" * 70, "case")),
+        "name": dice.choice(("case", "other", "a" * 70, "case", CANARIES["env"])),
         "inputSchema": schema(dice),
         "outputSchema": schema(dice),
         "annotations": {"readOnlyHint": True, "title": "t"},

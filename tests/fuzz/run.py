@@ -7,8 +7,8 @@ Every input is determined by the seed, the name of the target, and a number; a f
 
 - The daemon is alive, and its log contains no traceback.
 - Every answer is a message of the protocol, and every call and every well-formed request gets one.
-- A client of another server gets only right answers. It never waits for more than STALL seconds of processor
-  time of the daemon, and the 99th percentile of its waits is at most P99.
+- A client of another server gets only right answers. No input makes it wait for more than STALL seconds of
+  processor time of the daemon, none for LONGEST, and the 99th percentile of its waits is at most P99.
 - Nothing that the daemon shows or writes contains a secret of the configuration.
 - In the end, all descriptors, and all memory but GROWTH, are free again.
 
@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,29 @@ import attrs
 
 from tests.e2e.harness import BOUND, Client, Refused, wait_until
 from tests.faults.bystander import descriptors, resident, settled
-from tests.fuzz.targets import TARGETS, Files, Target, Wrong, pick
-from tests.fuzz.world import ROOT, World, world
+from tests.fuzz.steps import Logins, Rules, Sse
+from tests.fuzz.target import Target, Wrong
+from tests.fuzz.targets import Bridge, Files, Http, Lines, Server, Web, WebSockets
+from tests.fuzz.world import HOSTILE, MCPD, ROOT, World, excerpt, world
 from tests.stopwatch import affordable
 
+TARGETS: Sequence[tuple[type[Target], int]] = (
+    (Lines, 30),
+    (Http, 25),
+    (Server, 15),
+    (Web, 15),
+    (WebSockets, 8),
+    (Sse, 5),
+    (Logins, 5),
+    (Rules, 3),
+    (Bridge, 1),
+    (Files, 1),
+)
+"""Every way in, with its share of the batches."""
 STALL = 0.1
 """Seconds of processor time of the daemon that a bystander may wait because of one input."""
+LONGEST = 1.0
+"""Seconds that are wrong even once. Many inputs at the same time may make it wait for more than STALL."""
 P99 = 0.05
 GROWTH = 25 * 1024 * 1024
 """Bytes of memory that may be in use after the end: caches that are bounded, and modules that were needed."""
@@ -93,17 +110,28 @@ class Fuzzer:
     def run(self, target: Target, first: int, count: int) -> None:
         """Send a batch, and look at the daemon afterwards."""
         world, began = self.world, self.world.cpu()
-        try:
-            target.send_all(range(first, first + count))
-        except Wrong as error:
-            at = (first, count) if error.number is None else (error.number, 1)
-            self.report.add(str(error), target.name, *at)
+        left = range(first, first + count)
+        while left and world.daemon.process.poll() is None:
+            try:
+                target.send_all(left)
+            except Wrong as error:
+                number = left[-1] if error.number is None else error.number
+                at = (first, count) if error.number is None else (number, 1)
+                self.report.add(str(error), target.name, *at)
+                left = range(number + 1, left.stop)
+            else:
+                break
         self.report.inputs[target.name] += count
+        try:
+            world.fence()
+        except (OSError, EOFError) as error:
+            self.report.add(f"the daemon does not answer: {error!r}", target.name, first, count)
+            with suppress(subprocess.TimeoutExpired):
+                world.daemon.process.wait(BOUND)
         if not self._is_alive(target, first, count):
             return
-        world.fence()
-        if self.bystander is not None and not affordable(worst := self.bystander.worst(), STALL):
-            self.report.add(f"the bystander waited for {worst * 1000:.0f} ms", target.name, first, count)
+        if self.bystander is not None:
+            self._check_wait(self.bystander, target, first, count)
         if target.counts_cpu and world.cpu() - began > STALL:
             self._find_slow(target, first, count)
             if self.bystander is not None:
@@ -117,19 +145,36 @@ class Fuzzer:
         for name in ("extra-1", "extra-2"):
             with suppress(Refused):
                 ask("mcpd/remove", server=name, save=False)
-        for name in ("odd", "hostile", "web"):
+        for name in HOSTILE:
             ask("mcpd/disconnect", server=name, wait=30.0)
         self.world.settle()
 
     def _is_alive(self, target: Target, first: int, count: int) -> bool:
         log = self.world.daemon.log[self._logged :]
         self._logged += len(log)
+        for name, secret in self.world.secrets.items():
+            if secret in log:
+                where = f"the secret {name!r} is in the log: {excerpt(log, secret)}"
+                self.report.add(where, target.name, first, count)
         if "Traceback" in log or "error in mcpd itself" in log:
             self.report.add(f"in the log: {log[-4000:]}", target.name, first, count)
         if self.world.daemon.process.poll() is not None:
             self.report.add(f"the daemon has exited: {log[-4000:]}", target.name, first, count)
             return False
         return True
+
+    def _check_wait(self, bystander: Bystander, target: Target, first: int, count: int) -> None:
+        """Send a batch again for which the bystander had to wait: what comes by chance is not its fault."""
+        longest = least = bystander.worst()
+        for _ in range(TRIES - 1):
+            if least <= STALL:
+                break
+            with suppress(Exception):
+                target.send_all(range(first, first + count))
+            self.world.fence()
+            least = min(least, bystander.worst())
+        if not affordable(least, STALL) or longest > LONGEST:
+            self.report.add(f"the bystander waited for {longest * 1000:.0f} ms", target.name, first, count)
 
     def _find_slow(self, target: Target, first: int, count: int) -> None:
         """Send each input of a slow batch again, and those that are slow alone several times."""
@@ -227,35 +272,43 @@ def fuzz(
     only: str = "",
     first: int = 0,
     count: int = 0,
+    *,
+    program: Sequence[str] = MCPD,
+    most_wrong: int = 10,
+    patience: float = BOUND,
 ) -> Report:
-    """Run for so many seconds, or send `count` inputs of one target from `first` on."""
-    with world(home, seed) as here:
+    """Run for so many seconds, or send `count` inputs of one target from `first` on.
+
+    Memory and descriptors may take `patience` seconds to become free.
+    """
+    with world(home, seed, program) as here:
         fuzzer = Fuzzer(here)
         report = fuzzer.report
         warm_up(fuzzer)
         fuzzer.calm_down()
         settled(here.daemon.pid)
-        most = resident(here.daemon.pid)
-        held, base = Counter(open_files(here)), most
+        most_memory = resident(here.daemon.pid)
+        held, base = Counter(open_files(here)), most_memory
         dice = random.Random(seed)
         numbers: Counter[type[Target]] = Counter()
         end = time.monotonic() + seconds
         kinds = {kind.name: kind for kind, _ in TARGETS}
         with bystander(here, report) as fuzzer.bystander:
             here.revive()
-            while len(report.wrong) < 10 and here.daemon.process.poll() is None:
-                kind = kinds[only] if only else pick(dice)
+            while len(report.wrong) < most_wrong and here.daemon.process.poll() is None:
+                kind = kinds[only] if only else dice.choices(*zip(*TARGETS, strict=True))[0]
                 target = fuzzer.target(kind)
                 at = first + numbers[kind]
                 size = min(target.batch, first + count - at) if count else target.batch
                 fuzzer.run(target, at, size)
                 numbers[kind] += size
-                most = max(most, resident(here.daemon.pid))
+                with suppress(OSError):  # it has exited
+                    most_memory = max(most_memory, resident(here.daemon.pid))
                 if (count and numbers[kind] >= count) or (not count and time.monotonic() > end):
                     break
         if here.daemon.process.poll() is None:
             fuzzer.calm_down()
-            finish(here, report, held, base, most)
+            finish(here, report, held, base, most_memory, patience)
     report.wrong += _limits(report)
     return report
 
@@ -268,21 +321,22 @@ def warm_up(fuzzer: Fuzzer) -> None:
     fuzzer.world.settle()
 
 
-def finish(here: World, report: Report, held: Counter[str], base: int, most: int) -> None:
+def finish(here: World, report: Report, held: Counter[str], base: int, most: int, patience: float) -> None:
     """Compare with the beginning."""
     pid = here.daemon.pid
     with suppress(AssertionError):
-        wait_until(lambda: len(open_files(here)) <= held.total(), lambda: "")
+        wait_until(lambda: len(open_files(here)) <= held.total(), lambda: "", patience)
     now = open_files(here)
     report.descriptors = (held.total(), len(now))
     if len(now) > held.total():
         report.wrong.append(f"descriptors: {Counter(now) - held}")
     with suppress(AssertionError):
-        wait_until(lambda: resident(pid) - base < GROWTH, lambda: "")
+        wait_until(lambda: resident(pid) - base < GROWTH, lambda: "", patience)
     last = resident(pid)
     report.memory = (base / 2**20, most / 2**20, last / 2**20)
     if last - base >= GROWTH:
         report.wrong.append(f"memory has grown from {base / 2**20:.1f} to {last / 2**20:.1f} MiB")
+    report.wrong += here.leaks()
     if not here.daemon.log.count("Traceback") and here.daemon.stop() != 0:
         report.wrong.append("the daemon did not exit with 0")
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,54 +17,19 @@ from tests.auth.test_token_store import LOGIN
 from tests.corruption import corrupt
 from tests.e2e.harness import BOUND, Client, Json, Refused, fake, running
 from tests.fuzz import messages
-from tests.fuzz.generate import DIE, die, garble
+from tests.fuzz.generate import DIE, garble
+from tests.fuzz.target import (
+    Target,
+    Wrong,
+    all_answers,
+    answers,
+    check_lines,
+    connect,
+    first_answer,
+    must_answer,
+    wrong,
+)
 from tests.fuzz.world import World
-
-PATIENCE = 1.0
-"""Seconds for which the answers to one input are read, if none is awaited."""
-
-
-class Wrong(Exception):
-    """The daemon did not do what it must do."""
-
-    number: int | None = None
-    """The case; None if it is not known."""
-
-
-def wrong(number: int, what: str) -> Wrong:
-    error = Wrong(what)
-    error.number = number
-    return error
-
-
-class Target:
-    """One way in. `batch` is how many cases are sent between two looks at the daemon."""
-
-    name: str
-    batch = 20
-    counts_cpu = True
-    """Whether the processor time of the daemon's event loop is checked."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def send(self, number: int) -> None:
-        """Send one case, and check the answers. Raises Wrong."""
-        raise NotImplementedError
-
-    def send_all(self, numbers: Iterable[int]) -> None:
-        """Send several cases. Raises Wrong with the number of the case."""
-        for number in numbers:
-            try:
-                self.send(number)
-            except Exception as error:
-                raise wrong(number, f"{type(error).__name__}: {error}") from error
-
-    def close(self) -> None:
-        """Disconnect everything that cases have left open."""
-
-    def die(self, number: int) -> DIE:
-        return die(self.world.seed, self.name, number)
 
 
 class Lines(Target):
@@ -84,14 +46,12 @@ class Lines(Target):
         sent = lines(dice)
         awaited = must_answer(sent)
         data = b"\n".join(sent) + (b"\n" if awaited or dice.random() < 0.95 else b"")
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(BOUND)
-        connection.connect(self.world.daemon.socket)
+        connection = connect(self.world.daemon.socket)
         _send(connection, data, dice)
         end = dice.random()
         if awaited and end < 0.9:
             with connection:
-                check_lines(_all_answers(connection, awaited))
+                check_lines(all_answers(connection, awaited))
         elif end < 0.1:
             self._open.append(connection)
             if len(self._open) > 20:
@@ -99,7 +59,7 @@ class Lines(Target):
         else:
             with connection:
                 if end < 0.8:
-                    check_lines(_answers(connection))
+                    check_lines(answers(connection))
 
     def close(self) -> None:
         for connection in self._open:
@@ -133,121 +93,6 @@ def _send(connection: socket.socket, data: bytes, dice: DIE) -> None:
         connection.sendall(data[at:])
 
 
-_ENDLESS = ("listen", "events", "logs", "tap", "attach")
-"""Requests whose answers come at the end of something."""
-_LONGEST_ID = 1000
-_ASKING = ("ask", "wants", "typed")
-"""Tools that ask the client, which does not answer."""
-
-
-def must_answer(sent: Sequence[bytes]) -> set[str]:
-    """Return the ids (as JSON) of the requests that must get an answer, if every line is a message and none
-    may wait for the client, for a person or without end."""
-    found: list[str] = []
-    for line in b"\n".join(sent).split(b"\n"):
-        try:
-            message = json.loads(line, object_pairs_hook=_members, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            return set()
-        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-            return set()
-        method, key, params = message.get("method"), message.get("id"), message.get("params", {})
-        if not isinstance(method, str) or not isinstance(params, dict) or method.endswith("/cancelled"):
-            return set()
-        if "id" in message:
-            if not isinstance(key, int | str) or isinstance(key, bool) or len(str(key)) > _LONGEST_ID:
-                return set()
-            if method.endswith(_ENDLESS):
-                return set()
-            if method.endswith("call") and str(params.get("name", params.get("tool"))).endswith(_ASKING):
-                return set()
-            found.append(json.dumps(key))
-    return set(found) if len(set(found)) == len(found) else set()
-
-
-def _members(pairs: list[tuple[str, Json]]) -> Json:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("the same name twice")
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> Json:
-    raise ValueError(constant)
-
-
-def _all_answers(connection: socket.socket, awaited: set[str]) -> bytes:
-    """Read until all these requests are answered. Raises Wrong."""
-    got, seen, missing = b"", 0, set(awaited)
-    end = time.monotonic() + BOUND
-    while missing:
-        connection.settimeout(max(0.001, end - time.monotonic()))
-        try:
-            portion = connection.recv(1 << 16)
-        except TimeoutError:
-            portion = b""
-        except OSError as error:
-            raise Wrong(f"never answered: {sorted(missing)}: {error!r}") from None
-        if not portion:
-            raise Wrong(f"never answered: {sorted(missing)}; got {got[-300:]!r}")
-        got += portion
-        whole = got.rfind(b"\n") + 1
-        for line in got[seen:whole].splitlines():
-            with suppress(ValueError, RecursionError):
-                message = json.loads(line)
-                if isinstance(message, dict) and "method" not in message:
-                    missing.discard(json.dumps(message.get("id")))
-        seen = whole
-    return got
-
-
-def _first_answer(connection: socket.socket) -> bytes:
-    """Return the beginning of the response, and what follows soon. Raises Wrong if there is none."""
-    connection.settimeout(BOUND)
-    try:
-        got = connection.recv(1 << 16)
-    except OSError as error:
-        raise Wrong(f"no response to a request: {error!r}") from None
-    if not got:
-        raise Wrong("no response to a request, but the end")
-    return got + _answers(connection)
-
-
-def _answers(connection: socket.socket) -> bytes:
-    """Return what the daemon answers soon. It gets a moment to answer what depends on slow servers.
-
-    Streams, such as `mcpd/tap` of the bystander's server, do not end while others call it, so `PATIENCE`
-    limits the whole.
-    """
-    got = b""
-    end = time.monotonic() + PATIENCE
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(0.02)
-        while time.monotonic() < end and (portion := connection.recv(1 << 16)):
-            got += portion
-    return got
-
-
-def check_lines(got: bytes) -> None:
-    """Raise Wrong if a whole line is not a JSON-RPC message."""
-    for line in got.split(b"\n")[:-1]:
-        if line.startswith(b"HTTP/1.1 "):  # the client's line was taken for one
-            return
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            # Results pass as bytes, so a server's odd ones do, too; what mcpd writes around them is right.
-            if not line.startswith(b'{"jsonrpc":"2.0",'):
-                raise Wrong(f"not a message: {error}: {line[:300]!r}") from None
-            continue
-        for each in message if isinstance(message, list) else [message]:
-            if not isinstance(each, dict) or each.get("jsonrpc") != "2.0":
-                raise Wrong(f"not a message: {line[:300]!r}")
-            refusal = each.get("error")
-            if isinstance(refusal, dict) and "an error in mcpd itself" in str(refusal.get("message")):
-                raise Wrong(f"{line[:500]!r}")
-
-
 class Http(Target):
     """HTTP requests on the port and on the socket, with the token and without."""
 
@@ -264,9 +109,7 @@ class Http(Target):
         if dice.random() < 0.5:
             connection = socket.create_connection(("127.0.0.1", self.world.endpoint.port), BOUND)
         else:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(BOUND)
-            connection.connect(self.world.daemon.socket)
+            connection = connect(self.world.daemon.socket)
         _send(connection, data, dice)
         if dice.random() < 0.05:
             self._open.append(connection)
@@ -274,7 +117,7 @@ class Http(Target):
                 self._open.pop(0).close()
             return
         with connection:
-            got = _first_answer(connection) if is_good else _answers(connection)
+            got = first_answer(connection) if is_good else answers(connection)
         if got and not got.startswith((b"HTTP/1.1 ", b"{")):  # a request that begins with a brace is a line
             raise Wrong(f"not a response: {got[:300]!r}")
         if b"an error in mcpd itself" in got:
@@ -453,6 +296,13 @@ class Web(Server):
     server = "web"
 
 
+class WebSockets(Server):
+    """The same with a server that is reached over WebSocket."""
+
+    name = "websocket"
+    server = "websocket"
+
+
 KEPT = {
     *("state.json", "history.jsonl", "calls.jsonl", "calm.log", "last-valid-config.json"),
     *("logins.json", "secrets.json"),
@@ -524,20 +374,3 @@ class Files(Target):
         missing = KEPT - {path.name for path in self._whole}
         if missing or not any(path.parent.name == "lists" for path in self._whole):
             raise Wrong(f"the daemon has written no {missing or 'lists'}")
-
-
-TARGETS: Sequence[tuple[type[Target], int]] = (
-    (Lines, 30),
-    (Http, 25),
-    (Server, 15),
-    (Web, 15),
-    (Bridge, 1),
-    (Files, 0),
-)
-"""Every way in, with its share of the batches. `Files` gets one batch in a hundred."""
-
-
-def pick(dice: random.Random) -> type[Target]:
-    if dice.random() < 0.01:
-        return Files
-    return dice.choices([target for target, _ in TARGETS], [share for _, share in TARGETS])[0]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz import messages
+from tests.fuzz import messages, run, target
 from tests.fuzz.answers import http_response, stdio_output
 from tests.fuzz.generate import die
 from tests.fuzz.run import fuzz
@@ -18,6 +19,37 @@ def test_random_input_stops_nobody(tmp_path: Path) -> None:
     report = fuzz(tmp_path, seed=1, seconds=15)
     assert not report.wrong, str(report)
     assert report.inputs.total() > 100
+
+
+BUGGY = Path(__file__).with_name("buggy.py")
+FOUND = (
+    {
+        "busy": "stops the daemon for",
+        "wrong": "the bystander: call",
+        "malformed": "not a message",
+        "secret": "the secret 'env' is in the log",
+    },
+    {
+        "slow": "the bystander waited for",
+        "unanswered": "never answered",
+        "memory": "memory has grown",
+        "descriptor": "descriptors: ",
+    },
+    {"exception": "injected"},
+    {"end": "the daemon has exited"},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bugs", FOUND, ids=",".join)
+def test_bug_is_found(tmp_path: Path, bugs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if "unanswered" in bugs:
+        monkeypatch.setattr(target, "BOUND", 3.0)
+    monkeypatch.setattr(run, "TRIES", 2)
+    program = (sys.executable, str(BUGGY), ",".join(bugs))
+    report = fuzz(tmp_path, 1, 0, "socket", 0, 20, program=program, most_wrong=100, patience=1.0)
+    missing = [words for words in bugs.values() if not any(words in wrong for wrong in report.wrong)]
+    assert not missing, f"{missing}: {report}"
 
 
 def test_case_is_determined_by_its_seed_and_number() -> None:
