@@ -56,6 +56,13 @@ class ServerDiedDuringProbe(Exception):
     """
 
 
+class AnsweredProbeLate(Exception):
+    """The server started slowly, and has answered `server/discover` after `initialize` had been sent.
+
+    It is modern, but `initialize` has fixed the era of this connection: start it again.
+    """
+
+
 class NotStreamableHttp(Exception):
     """Nothing at this URL speaks Streamable HTTP; it may speak HTTP+SSE. The message contains the HTTP
     statuses.
@@ -96,6 +103,7 @@ class _Negotiation(msgspec.Struct, eq=False):
     start_timeout: float
     modern_only: bool
     notes: list[str] = msgspec.field(default_factory=list)
+    has_answered_late: bool = False
 
     async def probe(self, *, last: bool = False) -> Upstream | str | None:
         """Return a modern upstream, the legacy version to initialize with, or None if nothing was learned."""
@@ -199,6 +207,7 @@ class _Negotiation(msgspec.Struct, eq=False):
 
     def _on_late_answer(self, started: float) -> None:
         """`initialize` has fixed the era of this connection, but not of the next."""
+        self.has_answered_late = True
         self._note("server/discover", "answered too late; the next connection will be modern", started)
         self.hooks.on_modern_detected()
 
@@ -217,12 +226,14 @@ async def negotiate(
     probe_timeout: float,
     trace: Trace,
     start_timeout: float = math.inf,
+    *,
+    may_restart: bool = False,
 ) -> Upstream:
     """Negotiate with a newly started server. The caller bounds the whole; `probe_timeout` bounds the silence
     of a server that has read the probe, and `start_timeout` that of one that has not.
 
-    Raises ServerDiedDuringProbe, NotStreamableHttp, NoCommonVersion, and what a request may raise:
-    UpstreamRefused, ProtocolViolation, HttpRefused, NeedsAuth, LinkLost.
+    Raises AnsweredProbeLate if `may_restart`, ServerDiedDuringProbe, NotStreamableHttp, NoCommonVersion, and
+    what a request may raise: UpstreamRefused, ProtocolViolation, HttpRefused, NeedsAuth, LinkLost.
     """
     negotiation = _Negotiation(
         link, hooks, trace, probe_timeout, max(probe_timeout, start_timeout), hint == "modern"
@@ -241,9 +252,11 @@ async def negotiate(
     try:
         upstream = await negotiation.handshake(version)
     except UpstreamRefused:
-        if hint != "legacy-first":
+        if hint != "legacy-first" and not negotiation.has_answered_late:
             raise
         upstream = None
+    if upstream is not None and negotiation.has_answered_late and may_restart:
+        raise AnsweredProbeLate
     if upstream is None:  # it started slowly and is not legacy: try once more
         found = await negotiation.probe(last=True)
         if not isinstance(found, Upstream):

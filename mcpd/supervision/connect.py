@@ -16,6 +16,7 @@ from mcpd.model.package_runners import PackageRunner
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec, Timeouts
 from mcpd.model.status import Failure, FailureKind
 from mcpd.protocol.negotiate import (
+    AnsweredProbeLate,
     Hint,
     NotStreamableHttp,
     ServerDiedDuringProbe,
@@ -186,7 +187,16 @@ class ConnectStrategy:
         began_at = link.last_received_at
         with trio.move_on_after(times.connect):
             limit = times.connect * _PROBE_SHARE
-            return await negotiate(link, hooks, self._era_hint, self._probe_timeout(times), trace, limit)
+            may_restart = self.kind == "stdio" and self._remembered_era != "modern"
+            return await negotiate(
+                link,
+                hooks,
+                self._era_hint,
+                self._probe_timeout(times),
+                trace,
+                limit,
+                may_restart=may_restart,
+            )
         problem = f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
         if self.kind == "stdio" and link.deviations.unparsable_lines and link.last_received_at == began_at:
             raise NotMcpOutput(problem)
@@ -248,6 +258,8 @@ class ConnectStrategy:
         ):
             self._presumed_legacy = True
             return "restarting it: it exited at the first message from mcpd"
+        if any(isinstance(leaf, AnsweredProbeLate) for leaf in found):
+            return "starting it again: it is slow, and has answered late that it speaks the newest revision"
         if any(isinstance(leaf, UpstreamRefused) for leaf in found):
             self._presumed_legacy = False  # it is alive but refused `initialize`: probe again
         if was_ready or not isinstance(self.spec, RemoteSpec):

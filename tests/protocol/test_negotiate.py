@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ import trio
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NoCommonVersion, UpstreamRefused
 from mcpd.protocol import legacy
-from mcpd.protocol.negotiate import Hint, ServerDiedDuringProbe, _suggests_other_era, negotiate
+from mcpd.protocol.negotiate import (
+    AnsweredProbeLate,
+    Hint,
+    ServerDiedDuringProbe,
+    _suggests_other_era,
+    negotiate,
+)
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.transports.peer import Json, Peer, connected
 
@@ -149,6 +156,26 @@ async def test_unanswered_probe_means_legacy_and_late_response_is_remembered(
     assert learnt == ["modern"] * is_modern
     assert ("too late" in steps[-1]) is is_modern
     assert "notifications/cancelled" not in peer.methods
+
+
+@pytest.mark.parametrize("accepts_initialize", [True, False])
+async def test_slow_modern_server_is_not_taken_for_legacy(accepts_initialize: bool) -> None:
+    """Something else has read the probe, as `docker run` does, and the server itself answers it late."""
+    async with connected() as peer, trio.open_nursery() as nursery:
+
+        async def start_slowly() -> None:
+            await peer.hear("initialize")
+            peer.script["server/discover"] = discovered(MODERN)
+            initialize = initialized()(peer.heard[1]) if accepts_initialize else refused(-32601)
+            for heard, answer in zip(peer.heard, (discovered(MODERN), initialize), strict=True):
+                await peer.say({"jsonrpc": "2.0", "id": heard["id"], **answer})
+
+        nursery.start_soon(start_slowly)
+        with trio.fail_after(30), ExitStack() as stack:
+            if accepts_initialize:
+                stack.enter_context(pytest.raises(AnsweredProbeLate))
+            upstream = await negotiate(peer.link, quiet(), "auto", 0.05, lambda *_: None, may_restart=True)
+            assert upstream.era == "modern"
 
 
 async def test_server_that_exits_on_the_probe_should_be_restarted_as_legacy() -> None:
