@@ -117,7 +117,7 @@ LATER: dict[str, Spoil] = {
 
 @pytest.mark.parametrize("name", [*DISCOVERY, *LATER])
 async def test_t13_a_hostile_document_ends_the_login_at_its_step(name: str) -> None:
-    """Within 10 seconds and 12 requests, and before a person is shown a link if mcpd can know by then."""
+    """Within 10 seconds and 16 requests, and before a person is shown a link if mcpd can know by then."""
     async with authorization_server() as server:
         (DISCOVERY | LATER)[name](server)
         with stopwatch() as watch:
