@@ -53,7 +53,7 @@ LINES = {
     "mcpd": 1_022,
     "mcpd/api": 5_571,
     "mcpd/auth": 5_203,
-    "mcpd/calls": 6_797,
+    "mcpd/calls": 6_815,
     "mcpd/client": 1_322,
     "mcpd/config": 4_716,
     "mcpd/files": 600,

@@ -396,6 +396,24 @@ async def test_tasks_belong_to_the_client_that_made_them(w: World, modern: bool)
         assert_refused(w, one.ask("tasks/list"), "denied")
 
 
+async def test_completion_does_not_tell_what_is_denied(w: World) -> None:
+    client = Client(w)
+    apply(w, NO_SECRETS)
+    w.server.upstream = make_upstream(w.wire, completions={}, resources={})
+    for template, value in (
+        ("file:///{path}", "secret/k"),
+        ("file:///{+dir}/{name}", "k"),
+        ("{+uri}", "/secret/"),
+    ):
+        ref = {"type": "ref/resource", "uri": template}
+        argument = {"name": "uri" if "uri" in template else template[-5:-1], "value": value}
+        context = {"arguments": {"dir": "%73ecret"}}
+        answer = client.ask("completion/complete", ref=ref, argument=argument, context=context)
+        assert_refused(w, answer, "denied")
+    client.ask("completion/complete", ref=ref, argument={"name": "uri", "value": "file:///pub"})
+    assert len(w.wire.frames) == 1
+
+
 async def test_notifications_are_no_way_around(w: World) -> None:
     """A request without an id is not passed on, and a notification only to a server that may be used."""
     client = Client(w)

@@ -6,6 +6,7 @@ The rules are compared with exactly what the server gets. Each tool keeps the ve
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from weakref import ref
 
@@ -46,6 +47,8 @@ _NAMED_BY: Mapping[str, tuple[ItemKind, str]] = {
 }
 """Method → what it uses, and the member that names it."""
 _SHORT = 4096
+_VARIABLE = re.compile(r"\{[+#./;?&]?([^{}*:,]+)[^{}]*\}")
+"""Of a URI template."""
 
 
 class PolicyStageFactory:
@@ -88,6 +91,9 @@ class PolicyStage(Stage):
         kind, name = read_used_item(call)
         verdict = rules.verdict(client, kind, name)
         refuse_denied(verdict, client, self.server, kind, name)
+        if call.route.method == "completion/complete" and kind == "resource":
+            uri = _completed(name, call.params)
+            refuse_denied(rules.verdict(client, kind, uri), client, self.server, kind, uri)
         if verdict.limits or verdict.decision is not Decision.ALLOW:
             use = (definition_name(self.server), kind, name)
             self.require(call, Permission(client, use, verdict, (kind, name) in rules.listed))
@@ -216,6 +222,18 @@ def read_used_item(call: Call) -> tuple[ItemKind, str]:
     if method != "tools/call" or not is_name_unique(call.params):
         call.params = msgspec.json.encode(members)
     return found
+
+
+def _completed(template: str, params: bytes) -> str:
+    """Return the template of a resource with the values of a completion: the server would say which resources
+    begin like this."""
+    members = wire.members_or_empty(params)
+    argument = wire.members_or_empty(members.get("argument", b"{}"))
+    context = wire.members_or_empty(members.get("context", b"{}"))
+    known = wire.members_or_empty(context.get("arguments", b"{}"))
+    values = {name: wire.string_or(known, name) for name in known}
+    values[wire.string_or(argument, "name")] = wire.string_or(argument, "value")
+    return _VARIABLE.sub(lambda found: values.get(found[1], found[0]), template)
 
 
 def _reduce(call: Call) -> None:
