@@ -193,11 +193,12 @@ class _Installation:
             self.backups,
             dry_run=options.dry_run,
         )
+        if not self.cli.out.json:
+            self._report(target, change, left_on, own)
         names = self._old_names(target, change, own_name)
         rewritten = {} if names is None else self._rewrite_lists(names)
         mentions = [] if names is None else names.mentions()
         if not self.cli.out.json:
-            self._report(target, change, left_on, own)
             again = f"{options.again(target.editor)} --take-over --permissions"
             can_rename = names is not None and bool(names.lists())
             report_old_names(self.cli, rewritten, mentions, again if can_rename else "", self.user)

@@ -410,6 +410,7 @@ async def test_completion_does_not_tell_what_is_denied(w: World) -> None:
         context = {"arguments": {"dir": "%73ecret"}}
         answer = client.ask("completion/complete", ref=ref, argument=argument, context=context)
         assert_refused(w, answer, "denied")
+    ref = {"type": "ref/resource", "uri": "{+uri}"}
     client.ask("completion/complete", ref=ref, argument={"name": "uri", "value": "file:///pub"})
     assert len(w.wire.frames) == 1
 
