@@ -268,6 +268,7 @@ class _Daemon:
         # 1. What is on disk.
         self._state = state = Path(paths.state_dir(environ))
         self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
+        self._state_file.claim()
         self._history = EventHistory(state / "history.jsonl", redactor.mask)
         self._call_log = CallLog(state / "calls.jsonl", redactor)
         self._record_start(earlier_ends)

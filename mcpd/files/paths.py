@@ -161,18 +161,38 @@ def _is_owned_or_creatable(directory: str) -> bool:
         return False
 
 
+def give_back(path: str) -> str:
+    """Return the command that gives a directory to this user, usually after a `sudo mcpctl`."""
+    return f"sudo chown -R {os.getuid()} {path}"
+
+
+def _use(path: str, place: str) -> str:
+    """Return which variable to set for `place` to be used instead of one of mcpd's directories."""
+    for variable, default in (
+        ("XDG_STATE_HOME", ".local/state"),
+        ("XDG_CONFIG_HOME", ".config"),
+        ("XDG_CACHE_HOME", ".cache"),
+    ):
+        if f"{path}/".startswith(f"{_xdg(os.environ, variable, default)}/"):
+            return f"set {variable} to {place.removesuffix('/mcpd')}"
+    return f"set MCPD_SOCKET to a path in {place}"
+
+
 def _check_owned_directory(path: str) -> os.stat_result:
     try:
         found = os.lstat(path)
     except OSError as error:
         raise UnusablePath(f"cannot access {path}: {error.strerror}") from None
     if stat.S_ISLNK(found.st_mode):
-        raise UnusablePath(f"{path} is a symbolic link; use the directory it points to instead")
+        real = os.path.realpath(path)
+        raise UnusablePath(
+            f"{path} is a symbolic link; use the directory it points to instead: {_use(path, real)}"
+        )
     if not stat.S_ISDIR(found.st_mode):
         raise UnusablePath(f"{path} is not a directory; move it away")
     if found.st_uid != os.getuid():
         raise UnusablePath(
             f"{path} belongs to user {found.st_uid}, not to you ({os.getuid()}); "
-            "set MCPD_SOCKET to a path in a directory of your own"
+            f"{give_back(path)}, or {_use(path, 'a directory of your own')}"
         )
     return found

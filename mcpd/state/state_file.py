@@ -11,6 +11,7 @@ import fcntl
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +23,7 @@ import trio
 
 from mcpd.files.atomic import remove_stale_temporaries, write_atomically
 from mcpd.files.own_thread import OwnThread
+from mcpd.files.paths import give_back
 from mcpd.files.regular import read_regular_file
 from mcpd.model import codec
 from mcpd.model.text import shorten
@@ -131,6 +133,8 @@ class StateFile:
         """How often the state has changed, and how many changes the last attempt to save included."""
         self._was_tried = trio.Event()
         self._is_running = False
+        self._shared_with = ""
+        """The warning about another daemon; empty if there is none."""
         self._known: object = None
         """Identifies the file that was read or written last."""
         remove_stale_temporaries(self._path)
@@ -220,7 +224,7 @@ class StateFile:
         found = [unsaved_warning(self.problem)] if self.problem else []
         if self.read_problem and (self._set_aside is None or self._set_aside.exists()):
             found.append(self.read_problem)
-        return tuple(found)
+        return (*found, self._shared_with) if self._shared_with else tuple(found)
 
     async def run(self) -> None:
         """Save changes as they occur, retry failed writes, and save once more when cancelled.
@@ -253,13 +257,44 @@ class StateFile:
         try:
             await self._thread.run(self._write, self._saved, state)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
-            self._report(f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}")
+            self._report(
+                f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}{self._owner()}"
+            )
         else:
             self._saved = state
             self._report("")
         self._tried_changes = changes
         tried, self._was_tried = self._was_tried, trio.Event()
         tried.set()
+
+    def _owner(self) -> str:
+        """Return who owns the directory if it is somebody else, usually root after a `sudo mcpctl`."""
+        with suppress(OSError):
+            if (uid := self._path.parent.stat().st_uid) != os.getuid():
+                return f", because its directory belongs to user {uid}"
+        return ""
+
+    def claim(self) -> None:
+        """Note that this daemon uses the directory, and whether another one does, perhaps on another machine.
+
+        The kernel, or the file server, ends the claim with the process.
+        """
+        with suppress(OSError):  # a file system without locks
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self._path.with_name("owner"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                who = os.pread(handle, 200, 0).decode(errors="replace").strip() or "unknown"
+                os.close(handle)
+                self._shared_with = (
+                    f"another mcpd ({who}) uses {self._path.parent}, too, so they change each other's state; "
+                    "set XDG_STATE_HOME for one of them"
+                )
+                log.warning("%s", self._shared_with)
+                return
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 
     def _report(self, problem: str) -> None:
         """Note that saving has failed, or has succeeded, and say so once."""
@@ -319,7 +354,6 @@ class StateFile:
 
 def unsaved_warning(problem: str) -> str:
     """Say what follows from a problem of saving the state, and what to do."""
-    return (
-        f"{problem}, so what you enable, disable or apply is lost when mcpd restarts; "
-        "free space on that disk, or make the file writable"
-    )
+    owner = re.search(r"cannot write (.*)/[^/]*: .* belongs to user", problem)
+    fix = give_back(owner[1]) if owner else "free space on that disk, or make the file writable"
+    return f"{problem}, so what you enable, disable or apply is lost when mcpd restarts; {fix}"

@@ -30,7 +30,10 @@ def open_to_others(home: Path) -> dict[str, str]:
 
 REFUSED: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
     "longer than a socket's path may be": (too_long, "set MCPD_SOCKET to a shorter path"),
-    "a symbolic link": (a_link, "is a symbolic link; use the directory it points to instead"),
+    "a symbolic link": (
+        a_link,
+        "is a symbolic link; use the directory it points to instead: set MCPD_SOCKET to a path in ",
+    ),
     "open to others": (open_to_others, "other users can write to"),
 }
 

@@ -127,6 +127,21 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
         paths.socket_directory(f"{tmp_path}/x.sock")
 
 
+def test_advice_about_a_directory_names_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a user whose home has another place, and what `sudo mcpctl` leaves behind."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "data" / "mcpd").mkdir(parents=True)
+    (tmp_path / "mcpd").symlink_to(tmp_path / "data" / "mcpd")
+    with pytest.raises(UnusablePath, match=f"instead: set XDG_STATE_HOME to {tmp_path}/data$"):
+        paths.private_directory(f"{tmp_path}/mcpd")
+    _needs_root()
+    (tmp_path / "mcpd").unlink()
+    (tmp_path / "mcpd").mkdir()
+    os.chown(tmp_path / "mcpd", 4321, 4321)
+    with pytest.raises(UnusablePath, match=f"; sudo chown -R 0 {tmp_path}/mcpd, or set XDG_STATE_HOME to a"):
+        paths.private_directory(f"{tmp_path}/mcpd")
+
+
 def test_the_directory_of_a_chosen_socket_is_not_changed_but_must_be_safe(tmp_path: Path) -> None:
     """`MCPD_SOCKET=~/m.sock` must not make the home directory 0700."""
     tmp_path.chmod(0o755)

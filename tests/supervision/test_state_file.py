@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,17 @@ async def test_daemons_that_share_the_file_keep_each_others_changes(tmp_path: Pa
     last = StateFile(tmp_path, tmp_path).state
     assert dict(last.toggles) == {"of the first": False, "of the second": False}
     assert dict(last.eras) == {"fingerprint": "legacy"}
+
+
+async def test_another_daemon_in_the_same_directory_is_named(tmp_path: Path) -> None:
+    """The home directory may be on a file server."""
+    mine, other = StateFile(tmp_path, tmp_path), StateFile(tmp_path, tmp_path)
+    mine.claim()
+    other.claim()
+    assert mine.warnings == ()
+    (warning,) = other.warnings
+    assert f"another mcpd (process {os.getpid()} on {os.uname().nodename}) uses {tmp_path}, too" in warning
+    assert warning.endswith("; set XDG_STATE_HOME for one of them")
 
 
 async def test_a_file_that_another_daemon_has_damaged_is_replaced(tmp_path: Path) -> None:
