@@ -19,8 +19,8 @@ _MAX_STARTS = 4
 """Places in a line where a message is looked for: each may cost as much time as parsing the line."""
 _MAX_SEVERAL = 1 << 16
 """Bytes of the longest line in which several messages are looked for."""
-_MAX_INDENTED = 4 << 20
-"""Bytes of the longest message with indentation."""
+_MAX_SIZE = 4 << 20
+"""Bytes of the longest line that is searched, which takes 40 ms, and of the longest indented message."""
 _SENT_BY_SERVERS = ("notifications/", "elicitation/", "sampling/", "roots/")
 _decode_first = json.JSONDecoder().raw_decode
 
@@ -31,7 +31,7 @@ def find_messages(line: bytes) -> Iterator[bytes]:
     A request that only clients send is left out: the server has logged what it received.
     """
     start, end = MESSAGE_START.search(line), line.rfind(b"}") + 1
-    if start is None:
+    if start is None or len(line) > _MAX_SIZE:
         return
     if _is_from_server(whole := line[start.start() : end]):
         yield whole
@@ -78,7 +78,7 @@ class IndentedMessage:
                 whole = bytes(self._text)
                 self._text.clear()
                 return whole
-            if len(self._text) > _MAX_INDENTED:
+            if len(self._text) > _MAX_SIZE:
                 self._text.clear()
         return b""
 
