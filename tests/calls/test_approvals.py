@@ -268,6 +268,7 @@ async def test_rule_can_demand_an_answer_outside_of_the_client(
     autojump_clock: Clock, w: World, kind: str
 ) -> None:
     apply(w, attrs.evolve(ASK, answer="outside"))
+    w.server.spec = attrs.evolve(w.server.spec, trust=True)  # does not answer either
     user = w.user(kind)
     user.says = accept("always")
     call = await asked(w, user)

@@ -87,9 +87,10 @@ def explain_policy(gateway: Gateway, params: PolicyParams) -> PolicyResult:
     found = _find_client(_connected_facts(gateway), params.client)
     client = _assumed_client(gateway, params, found)
     item = used_item(server, kind, name)
-    steps, limits, decisive = _apply_rules(gateway.policies.of(server).rules, client, item)
+    rules = gateway.policies.of(server)
+    steps, limits, decisive = _apply_rules(rules.rules, client, item)
     decision = Decision.ALLOW if decisive is None else decisive.decision
-    if decision is Decision.ASK and server.spec.trust:
+    if rules.is_trusted(decisive):
         decision = Decision.ALLOW
     return PolicyResult(
         decision=decision.value,
