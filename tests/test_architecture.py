@@ -53,7 +53,7 @@ LINES = {
     "mcpd": 1_023,
     "mcpd/api": 5_572,
     "mcpd/auth": 5_203,
-    "mcpd/calls": 6_820,
+    "mcpd/calls": 6_821,
     "mcpd/client": 1_322,
     "mcpd/config": 4_716,
     "mcpd/files": 620,

@@ -9,7 +9,8 @@
   back. Such a change usually takes milliseconds. A turn ends with its call, or after `Route.write_turn`, and
   no call waits longer than its own `Route.write_turn`.
 
-Nobody waits longer than ANSWER_WAIT for the answer of another client.
+Nobody waits longer than ANSWER_WAIT for the answer of another client, and only if the definition rules out
+other processes: otherwise the call is sent to one of its client's own after QUESTION_WAIT.
 """
 
 from __future__ import annotations
