@@ -175,6 +175,7 @@ def login_document(dice: DIE, path: bytes, url: str, body: bytes) -> bytes:
             "authorization_response_iss_parameter_supported": dice.random() < 0.2,
         }
     elif path == b"/register":
+        status = b"201 Created"
         with suppress(ValueError):
             found = json.loads(body)
         found |= {"client_id": "client", "client_secret": CANARIES["refresh"], "client_secret_expires_at": 0}

@@ -85,7 +85,6 @@ class Rules(Steps):
         file.write_bytes(text)
         with Client(self.world.daemon.socket) as client:
             self.ask(client, "reload")
-            self.ask(client, "policy", server=messages.CALM, tool="pid")
             for how in ({}, {"raw": True}, {"timeout": 1}):
                 try:
                     client.call(messages.CALM, "pid", **how)
@@ -102,19 +101,19 @@ class Rules(Steps):
 
     @staticmethod
     def _rule(dice: DIE) -> Json:
-        patterns = ("*", "e*", "odd", "file:///*", "a?b", "echo@odd", "")
+        patterns = ("*", "e*", "odd", "file:///*", "a?b", "echo@odd")
         members: Json = {
             "clients": [dice.choice(patterns)],
             "servers": [dice.choice(("odd", "hostile", "web"))],
             "tools": [dice.choice(patterns)],
             "resources": [dice.choice(patterns)],
             "annotations": {"readOnlyHint": True},
-            "rate": dice.choice(("5/s", "1/min", "0/s", 5)),
-            "concurrent": dice.choice((1, 0, -1)),
-            "answer": "outside",
         }
         chosen = {name: value for name, value in members.items() if dice.random() < 0.3}
-        return {"decision": dice.choice(("allow", "deny", "ask", "limit", "x")), **chosen}
+        limit = {"rate": dice.choice(("5/s", "1/min"))} if dice.random() < 0.5 else {"concurrent": 1}
+        own: Json = {"allow": {}, "deny": {}, "ask": {"answer": "outside"}, "limit": limit}
+        decision = dice.choice(tuple(own))
+        return {"decision": decision, **chosen, **own[decision]}
 
 
 class Sse(Target):
