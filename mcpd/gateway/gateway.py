@@ -84,7 +84,9 @@ class Gateway:
         )
         self.policies = Policies(core)
         self.approvals = Approvals(
-            self._announce_approval, notifications.show, lambda *rule: core.config.insert_rule(*rule)
+            self._announce_approval,
+            lambda *texts: notifications.show(*map(core.redactor.mask, texts)),
+            lambda *rule: core.config.insert_rule(*rule),
         )
         self.call_log = call_log
         stages: list[StageFactory] = [

@@ -179,7 +179,7 @@ def test_policy_test_explains_the_decision(start: Start) -> None:
 def test_call_that_waits_is_a_notification_unless_it_is_switched_off(
     start: Start, tmp_path: Path, wanted: bool
 ) -> None:
-    """One for many calls, and none for clients that ask the person themselves. It shows no arguments."""
+    """One for many calls, and none for clients that ask the person themselves: no arguments, no secrets."""
     programs, shown = tmp_path / "programs", tmp_path / "shown"
     programs.mkdir()
     shown.touch()
@@ -189,13 +189,16 @@ def test_call_that_waits_is_a_notification_unless_it_is_switched_off(
     settings: Json = {"policies": [{"decision": "ask"}]}
     if not wanted:
         settings["approvalNotifications"] = False
-    daemon = start({"test": SERVER}, environ=environ, settings=settings)
+    server = {**SERVER, "env": {"API_TOKEN": "kanarie-12345"}}
+    daemon = start({"test": server}, environ=environ, settings=settings)
     daemon.wait_connected("test")
     control = daemon.client()
     asking = McpClient(daemon, "2025-11-25", server="test", answer=lambda method, params: {"roots": []})
     with pytest.raises(Refused, match="approval was refused"):
         asking.call("echo", {"text": "x"})
-    mute = McpClient(daemon, "2025-11-25", server="test", client={"name": "ed"}, capabilities={})
+    mute = McpClient(
+        daemon, "2025-11-25", server="test", client={"name": "ed kanarie-12345"}, capabilities={}
+    )
     for _ in range(3):
         mute.send("tools/call", name="add", arguments={"a": 4711, "b": 1})
     wait_until(lambda: len(control.request("mcpd/approvals")["approvals"]) == 3, lambda: daemon.log)
@@ -205,6 +208,7 @@ def test_call_that_waits_is_a_notification_unless_it_is_switched_off(
     said = shown.read_text()
     assert said.count("needs your approval") == int(wanted)
     assert "4711" not in said
+    assert "kanarie" not in said
     if wanted:
         assert "It wants to use the tool 'add' of test" in said
 

@@ -294,6 +294,7 @@ class Web(Server):
 
     name = "http-server"
     server = "web"
+    batch = 20
 
 
 class WebSockets(Server):
