@@ -46,6 +46,18 @@ def test_the_service_is_hardened_as_far_as_its_children_allow(analyze: list[str]
     assert done.returncode == 0, done.stdout[-300:]
 
 
+def test_the_strict_drop_in_halves_the_exposure(analyze: list[str], tmp_path: Path) -> None:
+    """For servers that are ordinary programs."""
+    directory = tmp_path / "mcpd.service.d"
+    directory.mkdir()
+    shutil.copy(UNITS / "strict.conf", directory)
+    shutil.copy(UNITS / "mcpd.service", tmp_path)
+    argv = [*analyze, "security", "--offline=yes", "--threshold=45", "mcpd.service"]
+    environ = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stdout[-300:]
+
+
 def test_directives_that_other_parts_rely_on_are_set() -> None:
     """They ensure that no process is left, useless restarts are avoided, and the socket stays."""
     service, socket = keys("mcpd.service"), keys("mcpd.socket")
