@@ -19,11 +19,12 @@ from mcpd.gateway.facts import SessionFacts
 from mcpd.model.errors import BadSpec, InvalidArguments
 from mcpd.model.policy import ClientFacts, RateLimit
 from tests.calls.test_policies import Client, apply, rule
-from tests.gateway.mcp_client import MODERN
+from tests.gateway.mcp_client import CAPABLE, MODERN, meta
 from tests.gateway.model import Asked, Script, User, World, make_catalog, make_upstream, world
 
 Clock = trio.testing.MockClock
 ASK = rule("ask", tools=("converse",), reason="it talks")
+FORM: Any = {"type": "object", "properties": {}}
 
 
 @pytest.fixture
@@ -447,6 +448,30 @@ async def test_person_is_asked_once_for_all_rounds_of_a_call(
     await trio.sleep(60)
     await asked(rounds, user)
     assert len(rounds.gateway.approvals.list(str)) == 1
+
+
+async def test_further_round_sends_what_was_approved(autojump_clock: Clock, rounds: World) -> None:
+    """A reader for whom the first of equal members counts would see other arguments than the person."""
+    apply(rounds, attrs.evolve(ASK, answer="outside"))
+    client, frames = Client(rounds, modern=True), rounds.wire.frames
+    about = json.dumps(
+        meta(CAPABLE, **{"io.modelcontextprotocol/clientInfo": {"name": "zed", "version": "1"}})
+    )
+    given = f'"name": "converse", "arguments": {{"a": {{"x": "evil", "x": "ok"}}}}, "_meta": {about}'
+    client.raw("tools/call", f"{{{given}}}")
+    await trio.sleep(1)
+    await rounds.gateway.approvals.answer(rounds.gateway.approvals.list(str)[0].id, "once")
+    await trio.sleep(1)
+    (frame,) = map(json.loads, frames)
+    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": FORM}}
+    needed = {"resultType": "input_required", "inputRequests": {"q": question}, "requestState": "s"}
+    rounds._say({"id": frame["id"], "result": needed})
+    state = client.frames[-1]["result"]["requestState"]
+    more = f'"requestState": {json.dumps(state)}, "inputResponses": {{"q": {{"action": "accept"}}}}'
+    client.raw("tools/call", f"{{{given}, {more}}}")
+    await trio.sleep(1)
+    assert rounds.gateway.approvals.list(str) == ()
+    assert [b"evil" in each for each in frames] == [False, False]
 
 
 @pytest.mark.parametrize("change", ["arguments", "state", "no state", "twice", "another client", "too late"])
