@@ -36,7 +36,9 @@ TASK: Json = {"name": "task", "execution": {"taskSupport": "required"}}
 def checker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check schemas in this process: the tests set the clock."""
 
-    async def check(_: SchemaChecker, digest: bytes, schema: bytes, value: bytes) -> CheckResult:
+    async def check(
+        _: SchemaChecker, server: object, digest: bytes, schema: bytes, value: bytes
+    ) -> CheckResult:
         await trio.lowlevel.checkpoint()
         try:
             return CheckResult(
@@ -179,7 +181,9 @@ class Checker:
         self.gate = trio.Event()
         self.values: list[bytes] = []
 
-        async def check(_: SchemaChecker, digest: bytes, schema: bytes, value: bytes) -> CheckResult:
+        async def check(
+            _: SchemaChecker, server: object, digest: bytes, schema: bytes, value: bytes
+        ) -> CheckResult:
             if b'"n"' not in schema:
                 return CheckResult()
             self.values.append(value)

@@ -150,6 +150,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         elicitation_history=ElicitationHistory(),
         log=SimpleNamespace(add_line=lambda line: None),
         note_modern_client=lambda: None,
+        is_list_doubtful=lambda feature: False,
         doubt_list=lambda feature: None,
         explain_state=lambda: f"{name} is not connected yet: connecting",
     )
