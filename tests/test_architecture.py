@@ -67,7 +67,7 @@ LINES = {
     "mcpd/supervision": 4_173,
     "mcpd/transports": 5_119,
     "mcpd/wire": 1_307,
-    "ctl": 5_132,
+    "ctl": 5_161,
     "ctl/bridge": 1_765,
     "ctl/commands": 4_620,
     "ctl/editors": 4_277,

@@ -18,7 +18,10 @@ from ctl.daemon import process, systemd
 from ctl.explain.daemon import RESTART, DaemonFacts
 from ctl.explain.environment import missing_directories
 from mcpd import __version__
+from mcpd.config import definition_view
+from mcpd.config.next_step import install_step, missing_program_step
 from mcpd.config.secret_store import read_secrets, secrets_path
+from mcpd.files.programs import find_program
 from mcpd.model.errors import BadSpec
 
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"
@@ -131,6 +134,24 @@ def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Find
         message = f"directories of your shell's PATH that mcpd lacks: {':'.join(lacking)}"
         return Finding("PATH", WARN, message, f"{step}, from a terminal whose PATH mcpd should use")
     return Finding("PATH", OK, "mcpd has all directories of your shell's PATH")
+
+
+def check_programs(definitions: Mapping[str, Mapping[str, object]], path: str) -> Iterator[Finding]:
+    """Check that the programs of enabled servers are in the PATH of mcpd."""
+    found = 0
+    for name, definition in definitions.items():
+        program = next(iter(definition_view.command(definition)), "")
+        own = definition_view.environment(definition).get("PATH", path)
+        is_known = "$" not in f"{program}{own}" and ("/" not in program or program.startswith(("/", "~")))
+        if not program or not is_known or not definition_view.is_enabled(definition):
+            continue
+        if find_program(program, str(own)):
+            found += 1
+            continue
+        step = missing_program_step(program, None) or install_step(program, name)
+        yield Finding("programs", WARN, f"{name}: there is no program {program} in the PATH of mcpd", step)
+    if found:
+        yield Finding("programs", OK, f"{count(found, 'server')} with a program that exists")
 
 
 def check_socket(path: str) -> Iterator[Finding]:

@@ -121,7 +121,13 @@ def _as_json(facts: DaemonFacts, reason: str | None, step: str | None) -> dict[s
 
 
 def _log(facts: DaemonFacts) -> str:
-    return process.log_path() if facts.unit is None else "journalctl --user -u mcpd"
+    if facts.unit is not None:
+        return "journalctl --user -u mcpd"
+    with suppress(OSError):  # it does not run, or something else has started it
+        target = os.readlink(f"/proc/{facts.pid}/fd/2")
+        if target != process.log_path():
+            return target if os.path.isfile(target) else "its stderr, which what started mcpd reads"
+    return process.log_path()
 
 
 def _status_lines(facts: DaemonFacts, reason: str | None) -> list[Line]:

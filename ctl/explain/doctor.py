@@ -96,9 +96,11 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     report.findings += checks.check_secrets(environ)
     report.findings += _check_logins(report)
     login = login_environment(environ) if shell else None
+    version = report.daemon.version if report.daemon is not None else None
     if shell:
-        version = report.daemon.version if report.daemon is not None else None
         report.findings.append(checks.check_path(version["search_path"] if version else None, login))
+    search_path = version["search_path"] if version else variables.get("PATH", "")
+    report.findings += checks.check_programs(report.definitions, search_path)
     if running:
         report.findings += _check_servers(report, login)
     return report

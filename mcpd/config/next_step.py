@@ -295,10 +295,10 @@ def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:
         return step
     if shell is None:
         return f"mcpctl why {name}   (looks for {program} in the PATH of your shell)"
-    return _install_step(program, name)
+    return install_step(program, name)
 
 
-def _install_step(program: str, server: str) -> str:
+def install_step(program: str, server: str) -> str:
     """Return the step for a program that is nowhere on this machine."""
     import re
 

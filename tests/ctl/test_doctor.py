@@ -26,6 +26,24 @@ def test_doctor_reports_an_unreadable_secret_store(tmp_path: Path) -> None:
     assert finding.result == "failure"
 
 
+def test_missing_programs_of_servers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a server is used for the first time. What cannot be known is not judged."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    definitions: dict[str, dict[str, object]] = {
+        "here": {"command": "sh"},
+        "gone": {"command": "no-such-program"},
+        "own": {"command": "sh", "env": {"PATH": str(tmp_path)}},
+        "off": {"command": "no-such-program", "disabled": True},
+        "variable": {"command": "${TOOLS}/x"},
+        "relative": {"command": "./x"},
+        "remote": {"url": "https://mcp.example/"},
+    }
+    *missing, found = checks.check_programs(definitions, "/usr/bin:/bin")
+    assert [each.message.partition(":")[0] for each in missing] == ["gone", "own"]
+    assert all(each.result == "warning" and each.next.startswith("mcpctl edit") for each in missing)
+    assert (found.result, found.message) == ("ok", "1 server with a program that exists")
+
+
 def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a reinstallation or upgrade, the service may start an old path."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
