@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from wsproto.events import TextMessage
@@ -112,6 +115,46 @@ def telltale(name: str, *flags: str) -> Json:
         + "${secret:REPEATED}" * 3,
     }
     return {"command": sys.executable, "args": ["-I", "-S", str(TELLTALE), *flags], "env": secrets}
+
+
+class Repeating(BaseHTTPRequestHandler):
+    """Refuses every request in the way that its path names, and repeats all of it."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        got = " ".join(
+            (self.path, *self.headers.values(), *re.findall(r"kanarie-[^ &]*", unquote(self.path)))
+        )
+        way = self.path[1:4]
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": got, "data": got}})
+        self.send_response(int(way))
+        self.send_header("Content-Type", "application/json" if way == "200" else "text/plain")
+        self.send_header("Location", f"http://127.0.0.1:9/{got.replace(' ', '&')}")
+        self.send_header("WWW-Authenticate", f'Bearer error="invalid_token", error_description="{got}"')
+        self.send_header("Mcp-Session-Id", got)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    do_GET = do_DELETE = do_POST
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@contextmanager
+def repeating() -> Iterator[Json]:
+    """Serve on a free port; yield definitions of servers there with secrets."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Repeating) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"127.0.0.1:{server.server_address[1]}"
+        yield {
+            f"http-{way}": {
+                "url": f"http://ann:{CANARY['user']}@{where}/{way}?token={CANARY['query']}",
+                "headers": {"X-Api-Key": CANARY["header"], "Cookie": f"id={CANARY['repeated']}"},
+            }
+            for way in ("200", "302", "307", "400", "401", "403", "404", "500", "503")
+        }
+        server.shutdown()
 
 
 def be_told(daemon: Daemon) -> None:
@@ -221,15 +264,16 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path, colle
     )
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     there = collecting.enter_context(collector())
+    remote = collecting.enter_context(repeating())
     daemon = start(
-        servers(tmp_path),
+        {**servers(tmp_path), **remote},
         "--debug",
         *web.PORT,
         settings={"allowCommands": True, "callLog": "contents", "openTelemetry": there.url},
         environ={"TAKEN": CANARY["variable"], "PYTHONPATH": path, **FAST},
     )
     daemon.wait_connected("told", "telltale")
-    for name in ("dying", "far", "odd", "odd-url", "odd-command", "dsn", "refusing"):
+    for name in ("dying", "far", "odd", "odd-url", "odd-command", "dsn", "refusing", *remote):
         daemon.wait_status(name, lambda status: status["last_error"] is not None)
     error = daemon.status("odd")["last_error"]
     assert error["kind"] == "secret"
@@ -258,7 +302,7 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path, colle
         for method in ("status", "config", "history", "clients", "stats"):
             shown[f"page {method}"] = json.dumps(page.ask(f"mcpd/{method}"))
         shown["page calls"] = json.dumps(page.ask("mcpd/calls"))
-        for name in ("told", "dying", "far", "telltale", "refusing"):
+        for name in ("told", "dying", "far", "telltale", "refusing", *remote):
             shown[f"page {name}"] = json.dumps(page.ask("mcpd/server", server=name))
         assert page.received
         shown["page events"] = json.dumps(page.received)
