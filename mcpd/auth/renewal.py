@@ -318,6 +318,8 @@ class ManagedLogin:
         if renewal is not None:
             with trio.move_on_after(READY_TIMEOUT):
                 await renewal.wait()
+        if self._refused:
+            await self._wait_second_attempt()
         signature = self.sign()
         if signature is None and self._renewal is None and self.failure is not None:
             self._report_failure()
@@ -344,12 +346,25 @@ class ManagedLogin:
             return False
         if self._renewal is None:
             if self.failure is not None and self._boot() < self.failure.request_at:
-                return self._report_failure()
+                await self._wait_second_attempt()
+                return self.stored.generation > current or self._report_failure()
             self.renew()
         if self._renewal is None:
             return False  # mcpd is stopping
         await self._renewal.wait()
+        await self._wait_second_attempt()
         return self.stored.generation > current or self._report_failure()
+
+    async def _wait_second_attempt(self) -> None:
+        """Wait for the next attempt if only one has failed and it is soon: that may have been an accident."""
+        if self.failure is None or self._failures != 1:
+            return
+        seconds = self.failure.retry_at - self._boot()
+        if seconds <= _HURRY_AFTER:
+            await trio.sleep(max(0.0, seconds))
+            if self._failures == 1:
+                self.renew()
+            await self.wait_renewed()
 
     def _report_needed(self) -> None:
         """Report that a person has to log in, once for each token."""

@@ -274,6 +274,10 @@ async def test_a_renewal_that_is_rejected_for_a_minute_needs_a_person(
     rejected = answering(401, b'{"error":"%b"}' % code.encode(), kind="application/json")
     async with logged_in(tmp_path) as world:
         world.authorization.access.clear()
+        world.authorization.faults = [rejected]
+        assert await world.calls(5) == ["ok"] * 5
+        assert len(world.authorization.requests) == 2
+        world.authorization.access.clear()
         world.authorization.faults = [rejected] * 2
         with pytest.raises(LinkLost, match=code):
             await world.call()
