@@ -311,18 +311,19 @@ HELLO: Json = {"name": "hello", "arguments": [{"name": "who", "required": True},
         ("helo", {}, None, True, ""),
     ],
 )
-@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("doubtful", [False, True])
 async def test_prompt_is_checked_against_the_list(
-    w: World, prompt: str, arguments: Json, catalog: Any, error: str, *, has_prompts: bool, expired: bool
+    w: World, prompt: str, arguments: Json, catalog: Any, error: str, *, has_prompts: bool, doubtful: bool
 ) -> None:
-    """An expired list is fetched again first; a server without lists decides itself."""
+    """A list that may have changed is fetched again first; a server without lists decides itself."""
 
-    async def refresh() -> None:
+    async def refresh(feature: str) -> None:
+        assert feature == "prompts"
         await trio.lowlevel.checkpoint()
         w.server.catalog = catalog
 
-    w.server.catalog = make_catalog() if expired else catalog
-    w.server.lists_expired, w.server.refresh_expired_lists = expired, refresh
+    w.server.catalog = make_catalog() if doubtful else catalog
+    w.server.is_list_doubtful, w.server.refresh_list = lambda feature: doubtful, refresh
     if not has_prompts:
         del w.server.upstream.capabilities["prompts"]
     script = Script(w)
