@@ -45,6 +45,7 @@ from ctl.editors.take_over import (
     OwnProfile,
     TakeOver,
     add_own_profile,
+    has_servers,
     own_servers,
     remove_own_profile,
 )
@@ -258,7 +259,8 @@ class _Installation:
         if active is None:
             return None
         had = own_servers(self.everything, target, self.backups)
-        if self.options.every and not had and target.editor.name not in active.profiles:
+        is_new = target.editor.name not in active.profiles
+        if self.options.every and not had and is_new and not has_servers(self.everything, target):
             return None
         return add_own_profile(
             self.cli, active, target.editor, had, self.backups, dry_run=self.options.dry_run

@@ -48,6 +48,10 @@ def report_installed(
     for taken in change.disabled:
         how = "removed until mcpctl uninstall" if taken.removed else "disabled"
         cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
+    if loaded := [taken.name for taken in change.disabled if taken.entry.get("alwaysLoad") is True]:
+        cli.out.line(
+            f"  alwaysLoad of {', '.join(loaded)} {would or 'is '}set for all tools of '{change.added}'"
+        )
 
 
 def report_left_on(cli: CliContext, left_on: LeftOn, again: str, *, dry_run: bool) -> None:

@@ -91,7 +91,13 @@ class TakeOver:
     def _reason_not_provided(self, one: ImportCandidate, active: ImportTarget) -> str:
         server = self.known.find(one)
         if server is None:
-            return "mcpd does not have it, or it differs there (see mcpctl import --dry-run)"
+            similar = self.known.similar_to(one)
+            if similar is None:
+                return "mcpd does not have it (mcpctl import)"
+            parts = ", ".join(similar.differs_in)
+            return (
+                f"mcpd's {similar.server} differs from it in {parts}: make them equal, or disable this entry"
+            )
         if not definition_view.is_enabled(active.servers[server]):
             return f"it is disabled in mcpd (mcpctl enable {server})"
         return f"{self.what} does not include it"
@@ -185,6 +191,15 @@ def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBack
     if (record := backups.load(target.path)) is not None:
         found |= {each.server or each.name for each in record.disabled}
     return [name for name, fields in everything.visible.items() if name in found and is_enabled(fields)]
+
+
+def has_servers(everything: TakeOver, target: InstallTarget) -> bool:
+    """Return whether the editor has enabled entries that mcpd does not provide."""
+    try:
+        document = parse_document(target.path.read_bytes(), target.path, foreign=True)
+    except (OSError, BadSpec):
+        return False
+    return bool(everything.others(target, document))
 
 
 def add_own_profile(

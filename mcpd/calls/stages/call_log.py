@@ -51,6 +51,7 @@ _CONTENT = 4096
 _NAME_LENGTH, _MESSAGE_LENGTH = 200, 300
 _CODE_LENGTH = 40
 _TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
+_UNSUCCESSFUL = FAILURES | {CallOutcome.DENIED}
 _NAMED_BY = {"prompts/get": "name", "resources/read": "uri"}
 
 
@@ -446,7 +447,7 @@ def record_filter(params: CallsParams) -> Callable[[CallRecord], bool]:
             and (not client or client in record.client.casefold())
             and params.server in ("", record.server)
             and params.name in ("", record.name)
-            and (not params.failed or record.outcome in FAILURES)
+            and (not params.failed or record.outcome in _UNSUCCESSFUL)
         )
 
     return matches

@@ -101,3 +101,13 @@ def test_editor_that_had_no_servers(home: Path, config: Path, mcpctl: Mcpctl) ->
     ran = mcpctl("install", "--all", "--own")
     assert (ran.code, profiles(config)) == (0, None)
     assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor"]
+
+
+def test_editor_whose_servers_are_not_in_mcpd_does_not_get_all(
+    home: Path, config: Path, mcpctl: Mcpctl
+) -> None:
+    """With --all, too: it would see servers that it did not have."""
+    (home / ".cursor/mcp.json").write_text('{"mcpServers": {"another": {"command": "nobody-has-it"}}}')
+    ran = mcpctl("install", "--all", "--own")
+    assert (ran.code, "Cursor has no servers that are in mcpd" in ran.err) == (5, True)
+    assert "mcpd" not in entries(home)

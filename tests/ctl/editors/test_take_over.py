@@ -80,7 +80,24 @@ def test_entry_of_mcpd_keeps_when_tools_are_loaded(cursor: Path, mcpctl: Mcpctl)
     document = json.loads(cursor.read_text())
     document["mcpServers"]["good"] |= {"alwaysLoad": True, "deferTools": False}
     cursor.write_text(json.dumps(document))
-    for _ in range(2):
-        assert mcpctl("install", "cursor", "--take-over").code == 0
+    for number in range(2):
+        ran = mcpctl("install", "cursor", "--take-over")
+        assert ran.code == 0
+        assert ("alwaysLoad of good is set for all tools of 'mcpd'" in ran.out) is (number == 0)
         entry = json.loads(cursor.read_text())["mcpServers"]["mcpd"]
         assert (entry["alwaysLoad"], entry["deferTools"]) == (True, False)
+
+
+def test_entry_that_differs_stays_on_and_the_reason_names_the_difference(
+    cursor: Path, mcpctl: Mcpctl
+) -> None:
+    document = json.loads(cursor.read_text())
+    document["mcpServers"]["good"]["args"] = ["--other"]
+    document["mcpServers"]["unknown"] = {"command": "nobody-has-it"}
+    cursor.write_text(json.dumps(document))
+    lines = mcpctl("install", "cursor", "--take-over").out.splitlines()
+    assert (
+        "  good: left on, because mcpd's good differs from it in args: make them equal, or disable this entry"
+        in lines
+    )
+    assert "  unknown: left on, because mcpd does not have it (mcpctl import)" in lines
