@@ -15,6 +15,7 @@ from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.package_runners import PackageRunner
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec, Timeouts
 from mcpd.model.status import Failure, FailureKind
+from mcpd.model.text import shorten
 from mcpd.protocol.negotiate import (
     AnsweredProbeLate,
     Hint,
@@ -198,6 +199,8 @@ class ConnectStrategy:
                 may_restart=may_restart,
             )
         problem = f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
+        if rest := link.unended_line():
+            problem += f"; it does not end its messages with a line feed: {shorten(rest)}"
         if self.kind == "stdio" and link.deviations.unparsable_lines and link.last_received_at == began_at:
             raise NotMcpOutput(problem)
         raise trio.TooSlowError(problem)

@@ -154,6 +154,9 @@ class Channel(Protocol):
         """Whether the server has not read everything that was sent, as before it has started. False if the
         transport cannot tell."""
 
+    def unended_line(self) -> bytes:
+        """Return what the server has sent without the end of a line; empty if the transport has no lines."""
+
     async def wait_flushed(self) -> None:
         """Wait until all notifications so far were sent or failed, where order is not kept otherwise."""
 

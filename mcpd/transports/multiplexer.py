@@ -67,6 +67,9 @@ class FrameTransport:
     def has_unread_input(self) -> bool:
         return False
 
+    def unended_line(self) -> bytes:
+        return b""
+
     async def wait_flushed(self) -> None:
         """Frames are sent in order, so there is nothing to wait for."""
 

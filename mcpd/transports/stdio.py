@@ -82,6 +82,9 @@ class PipeChannel(RequestMultiplexer):
             return False  # it is closed, or not a pipe
         return unread[0] > 0
 
+    def unended_line(self) -> bytes:
+        return self._splitter.rest()
+
     def _send_frame(self, frame: bytes) -> None:
         self._outbox.put(frame)
 

@@ -138,7 +138,7 @@ class ToolCallStats:
 
     def add_response(self, seconds: float, message: Message, line: bytes) -> bool:
         """Count a response; `line` is the message as received. Return whether it is a result with
-        `isError`.
+        `isError`. If that is null, remove all such members: SDKs reject a result with one.
         """
         fresh = self.times.pending
         fresh.append(seconds)
@@ -150,10 +150,14 @@ class ToolCallStats:
         at = line.find(_IS_ERROR, -_END)
         if at < 0 and len(line) > _END:
             at = line.find(_IS_ERROR, 0, _END)
-        if at >= 0 and line[at + 10 : at + 11] != b"f" and is_error_result(message.result):
-            self.errors += 1
-            return True
-        return False
+        if at < 0 or line[at + 10 : at + 11] == b"f":
+            return False
+        members = wire.members_or_empty(message.result)
+        value = bytes(members.get("isError", b""))
+        if value == b"null":
+            message.drop_null_members()
+        self.errors += value == b"true"
+        return value == b"true"
 
 
 class CallStats:

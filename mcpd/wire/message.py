@@ -67,6 +67,11 @@ class Message(msgspec.Struct, gc=False):
         """The bytes of the id: `1`, `1.0` and `"1"` are three different keys."""
         return bytes(self.id)
 
+    def drop_null_members(self) -> None:
+        """Remove the members of the result that are null."""
+        members = members_or_empty(self.result).items()
+        self.result = Raw(join_members({name: text for name, text in members if bytes(text) != b"null"}))
+
 
 decode_envelope = msgspec.json.Decoder(Message).decode
 """`parse` without checking or repairing the text inside. Raises one of DECODE_ERRORS.

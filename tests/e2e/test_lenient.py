@@ -48,6 +48,7 @@ for line in sys.stdin.buffer:
 
 TOOL = {"name": "it"}
 OBJECT = {"type": "object"}
+CONTENT = [{"type": "text", "text": "hello"}]
 WORKS: dict[str, Json] = {
     "error-null": {"*": {"error": None}},
     "error-empty": {"call": {"error": {}}},
@@ -78,6 +79,9 @@ WORKS: dict[str, Json] = {
         "initialize": {"capabilities": {"tools": {}, "prompts": {}, "resources": None}},
         "tools/list": {"tools": [TOOL], "nextCursor": None},
     },
+    "result-nulls": {
+        "tools/call": {"content": CONTENT, "isError": None, "structuredContent": None, "_meta": None}
+    },
     "version-draft": {"initialize": {"protocolVersion": "2024-10-07"}},
     "info-missing": {"initialize": {"serverInfo": None}},
 }
@@ -92,6 +96,7 @@ CALL_FAILS: dict[str, tuple[Json, str]] = {
 }
 NAMED: dict[str, tuple[Json, str]] = {
     "lsp": ({"frame": "Content-Length: 99\r\n\r\n%s"}, "Content-Length"),
+    "no-newline": ({"frame": "%s"}, "line feed"),
     "version": ({"initialize": {"protocolVersion": None}}, "names no version"),
 }
 
@@ -106,6 +111,7 @@ def test_deviations_are_accepted_or_named(start: Start, tmp_path: Path) -> None:
             "args": ["-I", "-S", str(script), json.dumps(deviation)],
             "era": "legacy",
             "restart": {"base": BOUND},
+            "timeouts": {"connect": 10 if deviation == NAMED["no-newline"][0] else BOUND},
         }
 
     failing = {**CALL_FAILS, **NAMED}
