@@ -382,7 +382,7 @@ class _Daemon:
     def _publish(self, event: Event) -> None:
         """Send an event to all listeners and record it, with the actor that caused it."""
         if by := current_actor():
-            event = attrs.evolve(event, by=by)
+            event = attrs.evolve(event, by=self._context.redactor.mask(by))
         self._events.send(event)
         self._history.record(event)
 
