@@ -68,6 +68,13 @@ class ToolPermission:
         word = re.sub(r"[^A-Za-z0-9_-]", "_", server)
         return tools_after(self.pattern, self.prefix.format(server=server, word=word, lower=word.lower()))
 
+    def named_servers(self) -> list[tuple[str, str]]:
+        """Return the server that the pattern names, if that is certain: as an entry, and in mcpd."""
+        form = re.escape(self.prefix).replace(r"\{word\}", "(.+?)").replace(r"\{server\}", "([^:]+)")
+        found = re.fullmatch(f"{form}.+", self.pattern) if self.prefix.endswith(("__", ":")) else None
+        name = found[1] if found and found.groups() else ""
+        return [(name, name)] if re.fullmatch(r"[A-Za-z0-9_.-]+", name) else []
+
 
 class ImportedRule(NamedTuple):
     """What is denied or asked about in one editor: a pattern of tools of one server."""
@@ -125,7 +132,11 @@ class EditorRules:
 
         `entries`: the names of entries, and of their servers in mcpd, which may be added there later.
         """
-        for entry, server in dict.fromkeys(entries):
+        known = dict.fromkeys(entries)
+        for one in permissions:  # its server may be added to mcpd later
+            if one.decision == _DENY and not any(one.tools_of(entry) for entry, _ in known):
+                known |= dict.fromkeys(one.named_servers())
+        for entry, server in known:
             for one in permissions:
                 tools = one.tools_of(entry)
                 if one.decision == _ALLOW and "*" in tools and one.project is None:

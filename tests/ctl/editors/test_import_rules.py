@@ -113,11 +113,11 @@ def test_denial_is_never_dropped(home: Path, alone: Mcpctl) -> None:
     both = {**near, **unset, "command": "npx"}
     put(home, ".claude.json", {"mcpServers": {"broken": skipped, "near": near, "unset": unset, "both": both}})
     put(home, ".config/mcpd/config.json", {"mcpServers": {"other": {**near, "args": ["-y", "near-mcp"]}}})
-    denied = ["mcp__broken__a", "mcp__near__b", "mcp__unset__c[1]", "mcp__both__d"]
+    denied = ["mcp__broken__a", "mcp__near__b", "mcp__unset__c[1]", "mcp__both__d", "mcp__later__e"]
     put(home, ".claude/settings.json", {"permissions": {"deny": denied}})
     alone("import", "--yes")
     found = {(one["servers"][0], tool) for one in policies(home) for tool in one["tools"]}
-    assert found == {("broken", "a"), ("other", "b"), ("unset", "c?1?"), ("other", "d")}
+    assert found == {("broken", "a"), ("other", "b"), ("unset", "c?1?"), ("other", "d"), ("later", "e")}
 
 
 def test_excluded_tools_stay_denied_if_another_entry_is_used(home: Path, alone: Mcpctl) -> None:

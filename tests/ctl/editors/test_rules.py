@@ -64,6 +64,8 @@ def test_claude_code(home: Path) -> None:
         ("deny", "db", "drop"),
         ("deny", "git-hub", "delete_*", str(project)),
         ("deny", "git-hub", "drop"),
+        ("deny", "other", "drop"),
+        ("deny", "other", "x", str(project)),
     ]
 
 
