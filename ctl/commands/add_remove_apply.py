@@ -120,7 +120,8 @@ def add(
     otherwise 6. With --wait 0, does not connect.
     """
     definition = _definition(command, env, headers, cwd, cli.out)
-    _warn_about_secrets(cli, name, definition)
+    if not no_save:
+        _warn_about_secrets(cli, name, definition)
     if lazy:
         definition["lazy"] = True
     if transport:
