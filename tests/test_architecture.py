@@ -57,7 +57,7 @@ LINES = {
     "mcpd/client": 1_322,
     "mcpd/config": 4_716,
     "mcpd/files": 620,
-    "mcpd/gateway": 3_361,
+    "mcpd/gateway": 3_362,
     "mcpd/io": 781,
     "mcpd/model": 4_072,
     "mcpd/privacy": 502,

@@ -93,7 +93,8 @@ def _respond_with_page(session: ClientSession, request: ClientRequest, member: s
 
 
 def _cursor_position(request: ClientRequest, entries: Sequence[bytes]) -> int:
-    raw = wire.members(request.params).get("cursor") if request.params not in (b"", b"null") else None
+    params = bytes(request.params)
+    raw = wire.members(params).get("cursor") if params not in (b"", b"null") else None
     if raw is None or bytes(raw) == b"null":
         return 0
     try:
