@@ -34,7 +34,7 @@ from typing import Any
 
 import attrs
 
-from tests.e2e.harness import BOUND, Client, Refused, wait_until
+from tests.e2e.harness import BOUND, Client, Refused, children, describe, wait_until
 from tests.faults.bystander import descriptors, resident, settled
 from tests.fuzz.steps import Logins, Rules, Sse
 from tests.fuzz.target import Target, Wrong
@@ -329,7 +329,7 @@ def finish(here: World, report: Report, held: Counter[str], base: int, most: int
     now = open_files(here)
     report.descriptors = (held.total(), len(now))
     if len(now) > held.total():
-        report.wrong.append(f"descriptors: {Counter(now) - held}")
+        report.wrong.append(f"descriptors: {Counter(now) - held}, children: {describe(children(pid))}")
     with suppress(AssertionError):
         wait_until(lambda: resident(pid) - base < GROWTH, lambda: "", patience)
     last = resident(pid)
