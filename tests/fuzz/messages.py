@@ -259,7 +259,8 @@ def definition(dice: DIE) -> Json:
         "maxQueued": dice.choice((0, 3, -1)),
         "protocol": dice.choice(("legacy", "modern", "x")),
     }
-    return {**found, **{name: extra[name] for name in extra if dice.random() < 0.2}}
+    soon = {"connectTimeout": 2000, "timeout": 1500}  # requests may wait for it
+    return {**found, **soon, **{name: extra[name] for name in extra if dice.random() < 0.2}}
 
 
 def client_message(dice: DIE) -> Json:

@@ -71,8 +71,8 @@ def connect(path: str) -> socket.socket:
     return connection
 
 
-_ENDLESS = ("listen", "events", "logs", "tap", "attach")
-"""Requests whose answers come at the end of something."""
+_ENDLESS = ("listen", "events", "logs", "tap", "attach", "read")
+"""Requests whose answers come at the end of something, or wait for servers that are starting."""
 _LONGEST_ID = 1000
 _ASKING = ("ask", "wants", "typed")
 """Tools that ask the client, which does not answer."""
