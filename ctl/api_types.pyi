@@ -122,6 +122,7 @@ class ConnectionStatus(TypedDict):
 class ServerStatus(TypedDict):
     name: str
     status: ServerState
+    state: NotRequired[ServerState]
     since: str
     transport: str
     reason: NotRequired[str]

@@ -59,7 +59,7 @@ LINES = {
     "mcpd/files": 620,
     "mcpd/gateway": 3_362,
     "mcpd/io": 781,
-    "mcpd/model": 4_072,
+    "mcpd/model": 4_077,
     "mcpd/privacy": 502,
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_311,

@@ -261,6 +261,8 @@ class ServerStatus(Record):
 
     name: str
     status: ServerState
+    state: ServerState = ServerState.PENDING
+    """The same as `status`, for scripts that use this name. Always set from `status`."""
     since: str
     transport: str
     reason: str = ""
@@ -310,6 +312,9 @@ class ServerStatus(Record):
     warnings: tuple[str, ...] = ()
     connections: tuple[ConnectionStatus, ...] = ()
     """The server's connections. The other fields describe the first one."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "state", self.status)
 
 
 def rfc3339(timestamp: float) -> str:
