@@ -64,7 +64,7 @@ LINES = {
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_311,
     "mcpd/state": 1_402,
-    "mcpd/supervision": 4_176,
+    "mcpd/supervision": 4_177,
     "mcpd/transports": 5_132,
     "mcpd/wire": 1_312,
     "ctl": 5_161,

@@ -320,6 +320,7 @@ class Supervisor:
         """Apply a definition of the same identity. Return False after a bug: the server must be replaced."""
         try:
             self._running[spec.name].server.update_spec(spec)
+            self._context.changes.value += 1  # what clients see of it depends on its definition, such as tags
         except Exception:
             log.exception("%s: an error in mcpd itself; the server is started again", spec.name)
             return False
