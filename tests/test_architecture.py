@@ -63,7 +63,7 @@ LINES = {
     "mcpd/privacy": 502,
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_311,
-    "mcpd/state": 1_402,
+    "mcpd/state": 1_405,
     "mcpd/supervision": 4_177,
     "mcpd/transports": 5_132,
     "mcpd/wire": 1_312,

@@ -79,7 +79,7 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], as_variable: bool, w
 
 
 def _pass_to_all(cli: CliContext, name: str) -> None:
-    """Add a secret to `settings.env`. Servers that get another environment by that start anew."""
+    """Add a secret to `settings.env`. Restarts the servers whose environment this changes."""
     path, running = configuration_path(cli)
     put_variable(path, name, f"${{secret:{name}}}")
     if running:

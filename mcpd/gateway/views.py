@@ -96,8 +96,8 @@ class View(Protocol):
 
 
 def server_info(view: View) -> Mapping[str, object]:
-    """Return what a client is told of the program that it is connected to: a single server's own title, icons
-    and other members, but mcpd's name and version."""
+    """Return the `serverInfo` for clients of a view: mcpd's name and version, and the title, icons and other
+    members of a single server."""
     upstream = None if view.single is None else view.single.upstream
     own = {} if upstream is None else upstream.own_info
     return {"title": view.title, **own, "name": "mcpd", "version": __version__}

@@ -26,7 +26,7 @@ from mcpd.io.broadcast import AsyncValue
 from mcpd.model.config_api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.json_path import is_within, join_path, merge_patch
+from mcpd.model.json_path import is_too_large, is_within, join_path, merge_patch
 from mcpd.model.server_spec import InvalidSpec, ServersDiff, ServerSpec, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.privacy.redact import Redactor
@@ -284,6 +284,9 @@ class ActiveConfig:
         """
         async with self._changing:
             self._require_defined(name)
+            if is_too_large(changes):
+                message = "the changes are nested too deeply, or have too many values"
+                raise BadSpec([Problem(join_path(_SERVERS, name), message, "flatten them")])
             if MASK in json.dumps(changes):
                 fix = "write the value, or leave the member out to keep it"
                 raise BadSpec([Problem(join_path(_SERVERS, name), f"a value contains the mask {MASK}", fix)])

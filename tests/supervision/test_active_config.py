@@ -94,7 +94,10 @@ async def test_edit_changes_only_what_it_names(home: Home) -> None:
     assert (await active.edit("a", changes)).changed == ("a",)
     wanted = {"command": "x", "args": ["b"], "env": {"API_KEY": "s3cr3t-value", "C": "2"}}
     assert json.loads(home.file.read_text())["mcpServers"] == {"a": wanted, "other": {"command": "y"}}
-    for wrong in ({"env": {"API_KEY": "***"}}, {"command": 5}):
+    deep: dict[str, object] = {}
+    for _ in range(900):
+        deep = {"env": deep}
+    for wrong in ({"env": {"API_KEY": "***"}}, {"command": 5}, deep):
         with pytest.raises(BadSpec):
             await active.edit("a", wrong)
     with pytest.raises(UnknownServer):

@@ -477,8 +477,8 @@ def is_same_issuer(stated: str, expected: str) -> bool:
 def _is_of_origin(server: AuthorizationServer, expected: str) -> bool:
     """Return whether an issuer with another path, and all its endpoints, have the origin that was asked.
 
-    Several servers confuse the path of their issuer. Whoever controls the origin could as well state the
-    expected issuer, so no code or token reaches anybody else.
+    Several servers state an issuer with a wrong path. All of an origin is controlled by one party, so no code
+    or token reaches another one.
     """
     endpoints = (
         server.authorization_endpoint,
