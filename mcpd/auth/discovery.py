@@ -25,30 +25,29 @@ import trio
 
 from mcpd.auth.keys import DpopKey
 from mcpd.auth.oauth.authorization import first_request
+from mcpd.auth.oauth.challenges import Challenge, read_challenge
+from mcpd.auth.oauth.documents import MAX_BYTES, quote
 from mcpd.auth.oauth.metadata import (
-    MAX_BYTES,
     AuthorizationServer,
-    Challenge,
     MetadataError,
     NotMetadata,
     ProtectedResource,
-    Quirks,
     assumed_authorization_server,
+    choose_issuer,
+    parse_authorization_server,
+    parse_protected_resource,
+)
+from mcpd.auth.oauth.quirks import Quirks, quirks_of
+from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, TokenSet, parse_token_answer
+from mcpd.auth.oauth.urls import (
     authorization_server_urls,
     canonical,
-    choose_issuer,
     http_url,
     is_loopback_host,
     is_usable,
     origin,
-    parse_authorization_server,
-    parse_protected_resource,
     protected_resource_urls,
-    quirks_of,
-    quote,
-    read_challenge,
 )
-from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, TokenSet, parse_token_answer
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.server_spec import OAuthSettings
 from mcpd.model.text import shorten

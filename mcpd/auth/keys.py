@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from mcpd.auth.oauth.metadata import origin
+from mcpd.auth.oauth.urls import origin
 from mcpd.files.regular import read_regular_file
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from mcpd.auth.oauth.authorization import (
     more_scopes,
     read_answer,
 )
-from mcpd.auth.oauth.metadata import Challenge, MetadataError, check_for_code_grant
+from mcpd.auth.oauth.challenges import Challenge
+from mcpd.auth.oauth.metadata import MetadataError, check_for_code_grant
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import (
     TokenError,

@@ -11,9 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Literal
 
 import attrs
@@ -21,7 +19,7 @@ import trio
 
 from mcpd.auth.discovery import FetchedAnswer, FetchError, LoginError
 from mcpd.auth.keys import DpopKey, load_dpop_key
-from mcpd.auth.oauth.metadata import quirks_of
+from mcpd.auth.oauth.quirks import quirks_of
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import (
     TokenError,
@@ -31,35 +29,20 @@ from mcpd.auth.oauth.tokens import (
     parse_token_answer,
     refresh_request,
 )
-from mcpd.auth.token_store import LoginFile, StoredLogin, StoreError
+from mcpd.auth.renewal_schedule import YOUNG, Clocks, RefusalLimit, TokenTimes, backoff
+from mcpd.auth.token_store import LoginFile, LoginSaver, StoredLogin
 from mcpd.model.errors import LinkLost
-from mcpd.process.suspend import boottime
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
 log = logging.getLogger("mcpd.auth")
 
-# ── when ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 ACTIVE = 86_400.0
 """Logins that nobody has used for so long are renewed only when they are used."""
-YOUNG = 60.0
-"""A token that a server refuses within this time, and that it never accepted, is not worth renewing."""
-MAX_REFUSALS, REFUSAL_PERIOD = 6, 600.0
-"""How often a refused token that has not expired may cause a renewal in this time."""
-_MIN_LIFETIME = 60.0
-_MAX_DELAY = 300.0
-_MAX_RETRY_AFTER = 3600.0
 _HURRY_AFTER = 2.0
 """Seconds after a failed renewal before a request may cause the next one, whatever the delay."""
 REJECTED_FOR = 60.0
 """Seconds for which an authorization server must reject all renewals, and three at least, before a person has
 to log in again: some do so once, while they are restarted."""
-
-
-def lead_time(lifetime: float) -> float:
-    """Return how long before its end a token is renewed; 0 if it lives too shortly for that."""
-    return 0.0 if lifetime < _MIN_LIFETIME else min(max(0.2 * lifetime, 30.0), 300.0)
 
 
 @attrs.frozen
@@ -74,33 +57,10 @@ class RenewalFailure:
     """Whether it will probably fail until a person logs in again."""
 
 
-def backoff(failures: int, retry_after: float | None, random: Callable[[], float]) -> float:
-    """Return the delay after so many failures in a row: doubled from one second to five minutes, ±20 %.
-
-    `retry_after` is what the server asked for.
-    """
-    if retry_after is not None:
-        return min(max(1.0, retry_after), _MAX_RETRY_AFTER)
-    return min(_MAX_DELAY, 2.0 ** min(failures - 1, 30)) * (0.8 + 0.4 * random())
-
-
-# ── the request ───────────────────────────────────────────────────────────────────────────────────────
-
-
 RENEWAL_TIMEOUT = 30.0
 """Seconds for a token endpoint to answer. No deadline of a caller ends a renewal."""
 
 LoginEvent = Literal["login_done", "login_refreshed", "renewal_failed", "login_needed"]
-
-
-@attrs.frozen
-class Clocks:
-    """Seconds of three clocks."""
-
-    wall: Callable[[], float] = time.time
-    boot: Callable[[], float] = boottime
-    """Includes suspended time, and never jumps."""
-    awake: Callable[[], float] = time.monotonic
 
 
 SendTokenRequest = Callable[[StoredLogin, TokenRequest], Awaitable[FetchedAnswer]]
@@ -164,89 +124,8 @@ def may_be_lost(error: FetchError | TokenError) -> bool:
     return error.kind is TokenErrorKind.UNUSABLE and 200 <= error.status < 300
 
 
-# ── one login ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 READY_TIMEOUT = 5.0
 """Seconds that a new request waits for a renewal before it is sent with the old token."""
-_SUSPEND, _AFTER_SUSPEND = 10.0, 5.0
-"""After a suspend of so many seconds, the network gets so many seconds to come back before a renewal."""
-_WRITE_INTERVAL = 1.0
-"""Seconds between attempts to store tokens that could not be written."""
-
-
-class TokenTimes:
-    """When a token expires and is renewed ahead. In seconds since boot, because the wall clock may be set."""
-
-    def __init__(
-        self, tokens: TokenSet, clocks: Clocks, random: Callable[[], float], *, issued_now: bool
-    ) -> None:
-        self._clocks = clocks
-        self._suspended = clocks.boot() - clocks.awake()
-        self.issued_at = clocks.boot() if issued_now else -math.inf
-        left = math.inf if tokens.expires_at is None else tokens.expires_at - clocks.wall()
-        self.expires_at = clocks.boot() + left
-        lead = lead_time(tokens.lifetime or 0.0)
-        # Up to 5 % are random, so that tokens issued together are not renewed together.
-        ahead = lead * (1 + 0.05 * (2 * random() - 1))
-        self.renew_at = max(clocks.boot(), self.expires_at - ahead) if lead else math.inf
-
-    async def wait_after_suspend(self) -> None:
-        """Give the network a moment: most answers are lost right after a suspend."""
-        before, self._suspended = self._suspended, self._clocks.boot() - self._clocks.awake()
-        if self._suspended - before > _SUSPEND:
-            await trio.sleep(_AFTER_SUSPEND)
-
-
-class RefusalLimit:
-    """Decides whether a newer token may help if the server refuses one that has not expired."""
-
-    def __init__(self) -> None:
-        self._at: deque[float] = deque(maxlen=MAX_REFUSALS)
-        """When renewals were caused by such tokens, in seconds since boot."""
-
-    def permits(self, now: float, times: TokenTimes, *, was_accepted: bool) -> bool:
-        if now >= times.expires_at:
-            return True
-        is_often = len(self._at) == MAX_REFUSALS and now - self._at[0] < REFUSAL_PERIOD
-        if is_often or (now - times.issued_at < YOUNG and not was_accepted):
-            return False
-        self._at.append(now)
-        return True
-
-
-class LoginSaver:
-    """Stores a login. What could not be stored is kept in memory, and writing is tried again."""
-
-    def __init__(self, context: LoginContext) -> None:
-        self._context = context
-        self._unsaved: StoredLogin | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self._unsaved is None
-
-    async def save(self, stored: StoredLogin) -> None:
-        is_first, self._unsaved = self.is_done, stored
-        await self.save_unsaved()
-        if is_first and not self.is_done:
-            self._context.start(self._save_later)
-
-    async def _save_later(self) -> None:
-        while not self.is_done:
-            await trio.sleep(_WRITE_INTERVAL)
-            await self.save_unsaved()
-
-    async def save_unsaved(self) -> None:
-        """Try again to store what could not be stored."""
-        unsaved = self._unsaved
-        if unsaved is not None:
-            with suppress(StoreError):  # logged once
-                await self._context.file.change(lambda found: found.with_login(unsaved))
-                self._unsaved = None if self._unsaved is unsaved else self._unsaved
-
-    def discard(self) -> None:
-        self._unsaved = None
 
 
 class ManagedLogin:
@@ -273,7 +152,7 @@ class ManagedLogin:
         self._renewal: trio.Event | None = None
         self._critical: trio.CancelScope | None = None
         self._refusals = RefusalLimit()
-        self.saver = LoginSaver(context)
+        self.saver = LoginSaver(context.file, context.start)
         self._reported = 0
         """The generation of which it was reported that a person has to log in."""
         self._use(stored, issued_now=False)

@@ -6,11 +6,10 @@ Created with the first remote server that may need a login, because most daemons
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 import trio
@@ -19,10 +18,11 @@ from mcpd.auth.clients import with_named_client
 from mcpd.auth.discovery import FetchedAnswer, FetchError, GuardedFetch, LoginError, post_with_proof
 from mcpd.auth.keys import load_dpop_key, login_key
 from mcpd.auth.login import LoginAttempt, LoginRequest, Logins, explain_login, login_failed
+from mcpd.auth.login_users import LoginServers, LoginUsers
 from mcpd.auth.oauth.authorization import more_scopes
-from mcpd.auth.oauth.metadata import Challenge, read_challenge
+from mcpd.auth.oauth.challenges import Challenge, read_challenge
 from mcpd.auth.oauth.tokens import TokenRequest
-from mcpd.auth.renewal import LoginEvent, ManagedLogin
+from mcpd.auth.renewal import LoginEvent
 from mcpd.auth.token_manager import ServerCredentials, TokenManager, request_to_revoke
 from mcpd.auth.token_store import StoredLogin, StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
@@ -45,7 +45,6 @@ from mcpd.model.server_spec import (
     OAuthSettings,
     RemoteSpec,
     SecretReference,
-    ServerSpec,
     UnavailableSecret,
 )
 from mcpd.model.status import ServerState, rfc3339
@@ -53,80 +52,6 @@ from mcpd.model.text import shorten
 from mcpd.privacy.redact import Redactor
 from mcpd.process.desktop_notification import LimitedNotifications
 from mcpd.transports.credentials import Credentials
-
-# ── which servers use which login ─────────────────────────────────────────────────────────────────────
-
-
-class LoginServer(Protocol):
-    """A server that may use a login."""
-
-    @property
-    def spec(self) -> ServerSpec: ...
-
-    @property
-    def state(self) -> ServerState: ...
-
-    def reconnect(self) -> object: ...
-
-
-class LoginServers(Protocol):
-    """The servers of the daemon."""
-
-    def get(self, name: str) -> LoginServer:
-        """Raises UnknownServer."""
-
-    def servers(self) -> Sequence[LoginServer]:
-        """Return the configured servers."""
-
-    def everything(self) -> Sequence[LoginServer]:
-        """Return those that serve some clients only."""
-
-
-class LoginUsers:
-    """The servers whose credentials have been loaded, with or without a login."""
-
-    def __init__(self, servers: LoginServers) -> None:
-        self._servers = servers
-        self.credentials: dict[str, ServerCredentials] = {}
-        """By the name of the server."""
-
-    def challenge(self, name: str) -> Challenge | None:
-        """Return with what the server last refused a request."""
-        used = self.credentials.get(name)
-        return None if used is None else read_challenge(used.challenge)
-
-    def names(self, url: str, account: str) -> list[str]:
-        """Return the servers with this URL and account."""
-        return [name for name, used in self.credentials.items() if (used.url, used.account) == (url, account)]
-
-    def of_login(self, stored: StoredLogin) -> dict[str, ManagedLogin]:
-        """Return the login by the name of each server that uses it."""
-        found = ((name, used.login) for name, used in self.credentials.items())
-        return {name: login for name, login in found if login is not None and login.id == stored.id}
-
-    def ca_file_of(self, stored: StoredLogin) -> str | None:
-        """Return the CA file of a server that uses the login."""
-        return next((self.credentials[name].ca_file for name in self.of_login(stored)), None)
-
-    def servers(self, names: Iterable[str]) -> list[LoginServer]:
-        """Return the servers with these names, and their dedicated instances."""
-        wanted = set(names)
-        servers = self._servers.everything()
-        return [server for server in servers if server.spec.name in wanted]
-
-    def reconnect(self, names: Iterable[str], *, is_other_login: bool = False) -> None:
-        """Connect those of the servers that waited for a login; with `is_other_login`, also those whose
-        session belongs to an earlier one, which may be that of another account."""
-        states = {ServerState.NEEDS_AUTH, ServerState.FAILED}
-        if is_other_login:
-            states |= {ServerState.CONNECTED, ServerState.PENDING}
-        for server in self.servers(names):
-            if server.state in states:
-                server.reconnect()
-
-
-# ── announcements ─────────────────────────────────────────────────────────────────────────────────────
-
 
 Announce = Callable[[Event], None]
 
@@ -142,9 +67,6 @@ def notify_login_needed(notifications: LimitedNotifications, servers: Collection
         title = f"{shorten(', '.join(names), 80)}: login needed"
         text = f"{shorten(reason, _MAX_REASON)}\nRun: mcpctl login {names[0]}".lstrip()
         notifications.show(title, text, servers)
-
-
-# ── the service ───────────────────────────────────────────────────────────────────────────────────────
 
 
 MAX_STEP_UPS = 10

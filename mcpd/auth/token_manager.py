@@ -16,10 +16,12 @@ import trio
 
 from mcpd.auth.clients import client_authentication
 from mcpd.auth.discovery import LoginError
-from mcpd.auth.oauth.metadata import covers, read_challenge
+from mcpd.auth.oauth.challenges import read_challenge
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, revocation_request
-from mcpd.auth.renewal import Clocks, LoginContext, LoginEvent, ManagedLogin, SendTokenRequest
+from mcpd.auth.oauth.urls import covers
+from mcpd.auth.renewal import LoginContext, LoginEvent, ManagedLogin, SendTokenRequest
+from mcpd.auth.renewal_schedule import Clocks
 from mcpd.auth.token_store import (
     LoginFile,
     StoredLogin,

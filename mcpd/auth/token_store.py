@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -54,7 +54,7 @@ class StoredLogin:
     """
 
     resource: str
-    """The tokens may be sent to this URL and to paths below it (`well_known.covers`)."""
+    """The tokens may be sent to this URL and to paths below it (`covers`)."""
     issuer: str
     """From the validated metadata."""
     account: str
@@ -454,3 +454,42 @@ class LoginFile:
 
     async def _run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return await trio.to_thread.run_sync(function, *arguments, limiter=self._turn)
+
+
+_WRITE_INTERVAL = 1.0
+"""Seconds between attempts to store tokens that could not be written."""
+
+
+class LoginSaver:
+    """Stores a login. What could not be stored is kept in memory, and writing is tried again."""
+
+    def __init__(self, file: LoginFile, start: Callable[[Callable[[], Awaitable[None]]], bool]) -> None:
+        """`start`: see `LoginContext`."""
+        self._file, self._start = file, start
+        self._unsaved: StoredLogin | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._unsaved is None
+
+    async def save(self, stored: StoredLogin) -> None:
+        is_first, self._unsaved = self.is_done, stored
+        await self.save_unsaved()
+        if is_first and not self.is_done:
+            self._start(self._save_later)
+
+    async def _save_later(self) -> None:
+        while not self.is_done:
+            await trio.sleep(_WRITE_INTERVAL)
+            await self.save_unsaved()
+
+    async def save_unsaved(self) -> None:
+        """Try again to store what could not be stored."""
+        unsaved = self._unsaved
+        if unsaved is not None:
+            with suppress(StoreError):  # logged once
+                await self._file.change(lambda found: found.with_login(unsaved))
+                self._unsaved = None if self._unsaved is unsaved else self._unsaved
+
+    def discard(self) -> None:
+        self._unsaved = None

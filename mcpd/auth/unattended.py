@@ -20,7 +20,7 @@ from mcpd.auth.discovery import (
     request_tokens,
     step_failed,
 )
-from mcpd.auth.oauth.metadata import Challenge, covers, read_challenge
+from mcpd.auth.oauth.challenges import Challenge, read_challenge
 from mcpd.auth.oauth.registration import (
     ClientAuthentication,
     choose_method,
@@ -35,6 +35,7 @@ from mcpd.auth.oauth.tokens import (
     jwt_bearer,
     token_request,
 )
+from mcpd.auth.oauth.urls import covers
 from mcpd.model.errors import LinkLost, LoginFailed
 from mcpd.model.server_spec import OAuthSettings
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature

@@ -17,7 +17,7 @@ import trio
 from mcpd.auth.discovery import FetchedAnswer, FetchError
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
-from mcpd.auth.renewal import Clocks
+from mcpd.auth.renewal_schedule import Clocks
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.privacy.redact import Redactor

@@ -16,8 +16,8 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.auth.discovery import MAX_REQUESTS, FetchedAnswer, FetchError, GuardedFetch
-from mcpd.auth.oauth.metadata import is_usable
 from mcpd.auth.oauth.tokens import TokenRequest
+from mcpd.auth.oauth.urls import is_usable
 from mcpd.auth.token_store import StoredLogin
 from mcpd.model.errors import LoginFailed
 from tests.auth.attempts import attempting

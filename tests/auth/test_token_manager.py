@@ -20,7 +20,8 @@ from trio.testing import MockClock
 from mcpd.auth.discovery import FetchedAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest
-from mcpd.auth.renewal import REJECTED_FOR, lead_time
+from mcpd.auth.renewal import REJECTED_FOR
+from mcpd.auth.renewal_schedule import lead_time
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogins, TokenStore
 from mcpd.model.errors import LinkLost, McpdError

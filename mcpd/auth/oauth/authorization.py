@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import attrs
 
-from mcpd.auth.oauth.metadata import MAX_SCOPES, AuthorizationServer, quote
+from mcpd.auth.oauth.documents import quote
+from mcpd.auth.oauth.metadata import MAX_SCOPES, AuthorizationServer
 
 # ── scopes ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,7 @@ from urllib.parse import quote_plus, urlsplit
 import attrs
 import msgspec
 
-from mcpd.auth.oauth.metadata import json_object, quote, string
+from mcpd.auth.oauth.documents import json_object, quote, string
 
 # ── authentication ────────────────────────────────────────────────────────────────────────────────────
 

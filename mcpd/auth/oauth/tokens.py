@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import attrs
 
-from mcpd.auth.oauth.metadata import MAX_BYTES, json_object, parse_scopes, quote
+from mcpd.auth.oauth.documents import MAX_BYTES, json_object, parse_scopes, quote
 from mcpd.auth.oauth.registration import ClientAuthentication
 
 TokenType = Literal["Bearer", "DPoP"]

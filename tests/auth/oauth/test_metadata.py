@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpd.auth.oauth.challenges import Challenge, parse_challenges, read_challenge
 from mcpd.auth.oauth.metadata import (
     AuthorizationServer,
-    Challenge,
     MetadataError,
     ProtectedResource,
     assumed_authorization_server,
+    check_for_code_grant,
+    is_same_issuer,
+    parse_authorization_server,
+    parse_protected_resource,
+)
+from mcpd.auth.oauth.urls import (
     authorization_server_urls,
     canonical,
-    check_for_code_grant,
     covers,
-    is_same_issuer,
     is_usable,
     origin,
-    parse_authorization_server,
-    parse_challenges,
-    parse_protected_resource,
     protected_resource_urls,
-    read_challenge,
 )
 from tests.sampling import scaled
 
