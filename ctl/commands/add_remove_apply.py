@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -14,12 +17,12 @@ from ctl.cli.arguments import read_named_file, seconds_option
 from ctl.cli.completion import server_names
 from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping, strings
 from ctl.cli.output import Output, paint
 from ctl.cli.text import count
 from ctl.commands.lifecycle import chosen_servers
 from ctl.daemon.client import Json
 from ctl.editors.secrets import lift_secrets
-from ctl.editors.variables import secret_reference
 from ctl.explain.next_steps import variable_step
 from ctl.show.progress import (
     change_each,
@@ -46,6 +49,8 @@ _CHANGES: tuple[tuple[Literal["added", "changed", "removed"], str, str], ...] = 
     ("changed", "~", "yellow"),
     ("removed", "-", "red"),
 )
+_CONTAINER_TOOLS = ("docker", "podman", "nerdctl")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*=")
 _URL_SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 
@@ -119,9 +124,7 @@ def add(
     Then connects to it. If that fails, the server is kept, and the exit code is 4 if it needs a login,
     otherwise 6. With --wait 0, does not connect.
     """
-    definition = _definition(command, env, headers, cwd, cli.out)
-    if not no_save:
-        _warn_about_secrets(cli, name, definition)
+    definition = _definition(command, env, headers, cwd)
     if lazy:
         definition["lazy"] = True
     if transport:
@@ -134,6 +137,9 @@ def add(
         _say_what_was_not_done(error, f"{name} was not {'changed' if replace else 'added'}")
         raise
     show_warnings(cli, reply.value.get("warnings", ()))
+    if not no_save:
+        _warn_about_secrets(cli, name, definition)
+    _explain(cli.out, name, command, definition, has_cwd=cwd is not None)
     waits = not lazy and wait > 0
     if reply.value.get("errors") or (cli.out.json and not waits):
         cli.show_json(reply)
@@ -152,11 +158,35 @@ def _warn_about_secrets(cli: CliContext, name: str, definition: Json) -> None:
     lifted = lift_secrets(name, definition, {})
     for secret in lifted.secrets:
         cli.out.warning(f"{secret.location} looks like a secret, and is in the file in plain text")
-        place, _, key = secret.location.partition(".")
-        values, option = lifted.definition.get(place), {"env": "--env", "headers": "--header"}.get(place)
-        again = f"{option} '{key}={values[key]}'" if option and isinstance(values, dict) else ""
-        again = again or f"'{secret_reference(secret.name)}' in its place"
-        cli.out.next_step(f"mcpctl secret set {secret.name}, then: mcpctl add {name} --replace with {again}")
+    if lifted.secrets:
+        store = [f"mcpctl secret set {each}" for each in dict.fromkeys(one.name for one in lifted.secrets)]
+        cli.out.next_step(" && ".join([*store, _command_to_replace(name, lifted.definition)]))
+
+
+def _command_to_replace(name: str, definition: Mapping[str, object]) -> str:
+    """Return the command that replaces the server by one with this definition."""
+    words = ["mcpctl", "add", name, "--replace"]
+    for key, option in (("env", "--env"), ("headers", "--header")):
+        values = mapping(definition.get(key))
+        words += [word for each, value in values.items() for word in (option, f"{each}={value}")]
+    for key, option in (("cwd", "--cwd"), ("type", "--transport")):
+        words += [option, str(definition[key])] if key in definition else []
+    words += ["--lazy"] if definition.get("lazy") else []
+    if "url" in definition:
+        return shlex.join([*words, str(definition["url"])])
+    return shlex.join([*words, "--", str(definition["command"]), *strings(definition.get("args"))])
+
+
+def _explain(out: Output, name: str, command: tuple[str, ...], definition: Json, *, has_cwd: bool) -> None:
+    """Say what the user may not expect of the server that was added."""
+    if "cwd" in definition and not has_cwd:
+        out.message(f"{name} runs in {definition['cwd']}, which contains its files (see --cwd)")
+    if command[0].rpartition("/")[2] in _CONTAINER_TOOLS:
+        return
+    for option, word in pairwise(command[1:]):
+        if option in ("-e", "--env") and (found := _VARIABLE.match(word)):
+            given = f"{option} {found[0]}VALUE"
+            out.message(f"note: {given} is an argument of the server; for its environment, put it before --")
 
 
 def _definition(
@@ -164,7 +194,6 @@ def _definition(
     env: tuple[str, ...],
     headers: tuple[str, ...],
     cwd: str | None,
-    out: Output,
 ) -> dict[str, object]:
     """Return the definition that the options describe. Raises UsageError if they do not fit together."""
     if not command:
@@ -185,7 +214,6 @@ def _definition(
         definition["cwd"] = os.path.abspath(os.path.expanduser(cwd))
     elif any(_is_relative_file(word) for word in command):
         definition["cwd"] = os.getcwd()  # the daemon has another working directory
-        out.message(f"the server will run in {definition['cwd']}, which contains its files (see --cwd)")
     return definition
 
 

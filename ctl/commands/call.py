@@ -158,7 +158,12 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
     if not targets and any(tool["server"] == name for tool in listed):
         raise UsageError(f"which tool of {name}?", hint=f"mcpctl list-tools {name}")
     if not targets:
-        return split_target(words, "tool")
+        unknown = NotFound(f"no server has a tool '{name}'")
+        unknown.suggest(name, {str(tool["name"]) for tool in listed}, "")
+        if not unknown.hint:
+            return split_target(words, "tool")
+        unknown.code = "unknown_tool"  # as the daemon calls it
+        raise unknown
     message = f"'{name}' does not name one tool of one server"
     raise UsageError(message, hint=f"use {' or '.join(targets[:5])}")
 

@@ -163,7 +163,9 @@ def change_servers(
     show_default=True,
     help="What to wait for. Settled: no connection attempt is in progress.",
 )
-@click.option("--any", "one_suffices", is_flag=True, help="Exit with 0 if one of them is connected.")
+@click.option(
+    "--any", "one_suffices", is_flag=True, help="Try each server once; one connected server is enough."
+)
 @seconds_option("--timeout", 60.0, "Give up after this time and exit with 7.")
 @click.pass_obj
 def wait(cli: CliContext, servers: tuple[str, ...], goal: str, one_suffices: bool, timeout: float) -> int:
@@ -173,7 +175,8 @@ def wait(cli: CliContext, servers: tuple[str, ...], goal: str, one_suffices: boo
     every server has either connected or needs your attention: with 4 if all that is missing is a login,
     otherwise with 6. A server that keeps crashing counts as soon as it is connected; a warning says so.
 
-    With --any, does not wait for servers that have failed once, and ends with a summary.
+    With --any, waits until each server has connected or failed once, and ends with a summary; exits with 0 if
+    one of them is connected.
     """
     if servers:
         found = [cli.call("mcpd/server", {"server": name}).value["server"] for name in dict.fromkeys(servers)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -256,7 +257,7 @@ def clients(cli: CliContext) -> int:
 
 
 def clients_table(answer: ClientsResult, fit: int | None) -> list[Line]:
-    """One row per client, including this mcpctl."""
+    """One row per client, without this mcpctl."""
     rows: list[Line] = [
         [
             client["name"] or "-",
@@ -269,6 +270,7 @@ def clients_table(answer: ClientsResult, fit: int | None) -> list[Line]:
             "; ".join([_server_uses(client.get("servers", {})), *map(_wait, client.get("waiting", ()))]),
         ]
         for client in answer["clients"]
+        if client["pid"] != os.getpid()
     ]
     return table(HEADER, rows, right=(1, 6), fit=fit) if rows else [[paint("no clients connected", "dim")]]
 

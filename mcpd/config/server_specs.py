@@ -433,6 +433,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
         try:
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
+            (host or "").encode("idna")  # as to look it up; fails for an empty or too long label
         except ValueError as error:
             self.problem("url", f"'url' is not a valid URL: {shorten(str(error), 60)}", fix)
             return

@@ -192,6 +192,7 @@ def test_editor_definition_is_accepted_with_warnings() -> None:
         ({"command": "x", "oauth": DEEP}, "", "nested too deeply", "flatten"),
         ({"url": "h/mcp"}, ".url", "must begin with http: or https:", "https://"),
         ({"url": "https://"}, ".url", "no host", "https://"),
+        ({"url": "http://a..b/mcp"}, ".url", "not a valid URL", "https://HOST/PATH"),
         ({"url": "http://h", "headers": {"A b": "c"}}, '.headers["A b"]', "invalid header name", "letters"),
         ({"url": "http://h", "headers": {"A": "c\n"}}, ".headers.A", "line break", "remove"),
         ({"command": "x", "args": ["${input:id}"]}, ".args[0]", "${input:id} is not", "${VAR}"),

@@ -6,6 +6,7 @@ Here are the answers of the daemon, by the name of the file, which has the comma
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -473,7 +474,8 @@ OTHERS: dict[str, Answers] = {
                         "git": {"calls": 12},
                         "time": {"calls": 3, "revisions": "2025-06-18 → 2026-07-28"},
                     },
-                }
+                },
+                {"pid": os.getpid(), "name": "mcpctl", "since": NOW, "via": "socket"},
             ]
         }
     },
