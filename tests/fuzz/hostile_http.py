@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from contextlib import suppress
 
 from tests.fuzz.answers import expected, http_response, login_document
 from tests.fuzz.generate import Json, die
 from tests.fuzz.hostile_server import case_of
+from tests.fuzz.thread_server import ThreadServer
 
 
-class HostileHttp:
-    """Serves in threads until `close`. A call names its case; other requests count."""
+class HostileHttp(ThreadServer):
+    """A call names its case; other requests count."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._count = 0
         self.login = 0
         """The case of the documents about logins."""
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, name="hostile http", daemon=True).start()
+        super().__init__()
+        self.url = f"http://{self.address}"
 
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, ValueError):
-            connection.settimeout(20)
             head, _, body = self._read_head(connection)
             fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if b":" in line)
             length = int(fields.get(b"content-length", b"0"))

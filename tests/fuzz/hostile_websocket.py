@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -15,34 +14,20 @@ from wsproto.utilities import ProtocolError
 from tests.fuzz.answers import expected, frames
 from tests.fuzz.generate import DIE, Json, die, garble
 from tests.fuzz.hostile_server import case_of
+from tests.fuzz.thread_server import ThreadServer
 
 
-class HostileWebSocket:
-    """Serves in threads until `close`. A call names its case; other requests count."""
+class HostileWebSocket(ThreadServer):
+    """A call names its case; other requests count."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._count = 0
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"ws://127.0.0.1:{self._listener.getsockname()[1]}/mcp"
-        threading.Thread(target=self._accept, name="hostile websocket", daemon=True).start()
+        super().__init__()
+        self.url = f"ws://{self.address}/mcp"
 
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, ProtocolError):
-            connection.settimeout(20)
             peer = WSConnection(ConnectionType.SERVER)
             while portion := connection.recv(65536):
                 peer.receive_data(portion)
