@@ -11,8 +11,8 @@ import os
 import random
 import signal
 import socket as sockets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,14 +28,13 @@ from mcpd.calls.schema_checker import schema_checker_pids
 from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
+from mcpd.deferred import DeferredHttp, DeferredLoginService
 from mcpd.files import paths
 from mcpd.files.paths import UnusablePath
 from mcpd.gateway.gateway import Gateway
 from mcpd.io.broadcast import Broadcast
-from mcpd.model.api import DashboardLink, HttpListener
 from mcpd.model.errors import LoginFailed, McpdError, Unsupported
 from mcpd.model.events import Event
-from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.operations import Operations
 from mcpd.privacy.redact import Redactor
@@ -53,7 +52,6 @@ from mcpd.supervision.supervisor_context import SupervisorContext
 if TYPE_CHECKING:
     from mcpd.api.http.routes import HttpApi, HttpPort
     from mcpd.auth.service import LoginService
-    from mcpd.transports.credentials import Credentials
 
 log = logging.getLogger("mcpd")
 
@@ -62,7 +60,6 @@ DRAIN_TIMEOUT = 3.0
 _LAST_READS_TIMEOUT = 0.5
 """Seconds to read what clients have already sent when the daemon stops."""
 _KILL_INTERVAL = 0.05
-_STOPPING = "mcpd is stopping"
 
 
 @attrs.frozen(kw_only=True)
@@ -126,117 +123,6 @@ def _describe_crash(instance: str, killed: int) -> str:
     return message
 
 
-class _Logins:
-    """Implements `LoginAccess`. The service is created for the first remote server that may need a login: its
-    code takes 2.5 MB and 0.1 s.
-    """
-
-    def __init__(self, state_dir: Path, create: Callable[[], LoginService]) -> None:
-        self._state_dir = state_dir
-        self._create = create
-        self._creating = trio.Lock()
-        self._nursery: trio.Nursery | None = None
-        """Runs the service; None before and after."""
-        self._service: LoginService | None = None
-
-    @asynccontextmanager
-    async def running_in(self, nursery: trio.Nursery) -> AsyncIterator[None]:
-        """Start the service in `nursery` while the block runs. It ends after the servers, which may need a
-        token to end their sessions."""
-        self._nursery = nursery
-        try:
-            yield
-        finally:
-            self._nursery = None
-
-    @property
-    def problem(self) -> str:
-        return "" if self._service is None else self._service.problem
-
-    async def service(self) -> LoginService:
-        async with self._creating:
-            if self._service is None:
-                if self._nursery is None:
-                    raise Unsupported(_STOPPING)
-                service = self._create()
-                await self._nursery.start(service.run)
-                self._service = service
-        return self._service
-
-    async def statuses(self) -> Sequence[LoginStatus]:
-        return () if self._service is None else (await self._service.status(None)).logins
-
-    async def credentials_for(self, spec: RemoteSpec) -> Credentials | None:
-        """Return what signs requests to a server. Nothing is loaded unless there is a login, or the server
-        asks for one."""
-        load = partial(self._load_credentials, spec)
-        if self._service is not None or spec.oauth.grant != "code" or (self._state_dir / "login").exists():
-            return await load()
-        from mcpd.transports.credentials import DeferredCredentials
-
-        def find() -> Credentials | None:
-            return None if self._service is None else self._service.known_credentials(spec.name)
-
-        return DeferredCredentials(spec.name, find, load)
-
-    async def _load_credentials(self, spec: RemoteSpec) -> Credentials | None:
-        return await (await self.service()).credentials_for(spec)
-
-
-class _Http:
-    """Implements `HttpAccess`. The API is created with the first port or connection: most daemons have
-    neither.
-    """
-
-    def __init__(self, create: Callable[[], HttpApi]) -> None:
-        self._create = create
-        self._api: HttpApi | None = None
-        self._accept: Callable[[HttpPort], None] | None = None
-        """Accepts connections of another port; None while no port may be opened."""
-
-    @property
-    def api(self) -> HttpApi:
-        if self._api is None:
-            self._api = self._create()
-        return self._api
-
-    @property
-    def listener(self) -> HttpListener | None:
-        return None if self._api is None else self._api.listener
-
-    def accept(self, port: HttpPort) -> None:
-        """Serve another port. Raises Unsupported."""
-        if self._accept is None:
-            raise Unsupported(_STOPPING)
-        self._accept(port)
-
-    def dashboard_link(self) -> DashboardLink:
-        dashboard = None if self._api is None else self._api.dashboard
-        if self._accept is None:
-            raise Unsupported(_STOPPING)
-        if dashboard is None:
-            try:
-                listener = listeners.bind_tcp(Address("127.0.0.1", 0))
-            except OSError as error:
-                raise Unsupported(f"the dashboard has no port: {error.strerror}") from None
-            port, dashboard = self.api.open_dashboard(listener)
-            self._accept(port)
-        return dashboard.create_link()
-
-    @contextmanager
-    def accepting(self, accept: Callable[[HttpPort], None]) -> Iterator[None]:
-        """Serve the dashboard while the block runs, on a port that `accept` serves if there is no other."""
-        self._accept = accept
-        try:
-            yield
-        finally:
-            self._accept = None
-
-    def close(self, reason: str) -> None:
-        if self._api is not None:
-            self._api.close(reason)
-
-
 class _Daemon:
     def __init__(
         self,
@@ -275,7 +161,7 @@ class _Daemon:
         # 2. The servers.
         self._events: Broadcast[Event] = Broadcast()
         self._guardian = Guardian(instance, os.path.join(runtime, containers.CONTAINERS, instance))
-        self._logins = _Logins(state, self._create_login_service)
+        self._logins = DeferredLoginService(state, self._create_login_service)
         self._context = SupervisorContext(
             instance=instance,
             environ=environ,
@@ -306,7 +192,7 @@ class _Daemon:
         )
         self._open_ports = ExitStack()
         # 4. What can be done with them.
-        self._http = _Http(self._create_http_api)
+        self._http = DeferredHttp(self._create_http_api)
         self._operations = Operations(
             supervisor=self._supervisor,
             config=self._configuration,
@@ -467,7 +353,7 @@ class _Daemon:
             while any(server.upstream and server.upstream.link.requests.is_busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._operations.close_all()
-        self._http.close(_STOPPING)
+        self._http.close("mcpd is stopping")
         await trio.sleep(0.05)  # gives the outboxes time to send the answers
         connections = list(self._connections)
         with trio.move_on_after(_LAST_READS_TIMEOUT):  # what clients have sent until now is refused

@@ -255,7 +255,7 @@ async def test_event_loop_continues_while_the_file_is_parsed(
         assert turn.wait(BOUND)
         return load_at_start(path, environ, state)
 
-    monkeypatch.setattr("mcpd.state.active_config.load_at_start", slow)
+    monkeypatch.setattr("mcpd.state.config_file.load_at_start", slow)
     work: list[Callable[[], Awaitable[object]]] = [
         active.reload,
         partial(active.add, "b", {"command": "x"}, save=True),
