@@ -65,7 +65,7 @@ LINES = {
     "mcpd/process": 1_302,
     "mcpd/protocol": 2_311,
     "mcpd/state": 1_419,
-    "mcpd/supervision": 4_177,
+    "mcpd/supervision": 4_236,
     "mcpd/transports": 5_132,
     "mcpd/wire": 1_312,
     "ctl": 5_161,

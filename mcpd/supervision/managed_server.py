@@ -28,7 +28,7 @@ from mcpd.process.processes import CpuTimeTotal
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.state.cached_lists import definition_key
 from mcpd.supervision import restart
-from mcpd.supervision.attachments import Attachments, ResultCache
+from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import Catalog, summarize
 from mcpd.supervision.catalog_sync import CatalogSync
 from mcpd.supervision.connect import (
@@ -40,18 +40,16 @@ from mcpd.supervision.connect import (
     package_runner_of,
     wait_package_downloaded,
 )
+from mcpd.supervision.degradation import Degradation
+from mcpd.supervision.desired_state import DesiredState
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
+from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.secrets import FoundSecrets
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.state import (
-    DesiredState,
-    StateTracker,
-    add_connections,
-    build_status,
-    unparsable_output,
-)
+from mcpd.supervision.state_tracker import StateTracker
+from mcpd.supervision.status_report import add_connections, build_status, unparsable_output
 from mcpd.supervision.supervisor_context import SupervisorContext, WaitingReport
 from mcpd.transports.base import Channel, NullInbound
 from mcpd.transports.child_process import Child, Launch, prepare_launch
@@ -64,8 +62,6 @@ log = logging.getLogger("mcpd.server")
 _child_numbers = itertools.count(1)
 """Makes child marks unique: server names may contain dots, so `1.x` could be taken for a part of `1.x.y`."""
 _NOTHING = Catalog()
-_LOST_CALLS_SHOWN = 600.0
-"""Seconds after which it is unknown whether calls would still fail."""
 _WALL_CLOCK_INTERVAL = 10.0
 """Seconds between checks of the wall clock, which advances during suspend while trio's clock may not."""
 
@@ -159,13 +155,12 @@ class ManagedServer:
         self.elicitation_history = ElicitationHistory(context.store, key)
         self._last_received_at: float | None = None
         """When the previous connection last received a message (`trio.current_time()`)."""
-        self._silence = (-math.inf, "")
-        """When the server had last sent anything before it left a request unanswered, and what that means."""
         self._last_spawn = -math.inf
         self._desired = DesiredState(spec, context.store)
         self._strategy = ConnectStrategy(spec, context.store, key)
         self._wake_event = trio.Event()
         self._probe_timer = ProbeTimer()
+        self._degradation = Degradation()
         self._attempt = Attempt()
         self._catalog_sync = CatalogSync(spec, context.store, key, self._list_changed)
         self.results = ResultCache()
@@ -335,6 +330,11 @@ class ManagedServer:
         link = None if self.upstream is None else self.upstream.link
         heard_at = self._last_received_at if link is None else link.last_received_at
         mask = self._context.redactor.mask
+        degraded = ""
+        if link is not None:
+            degraded = self._degradation.describe(
+                link, self._probe_timer.misses, self._catalog_sync.problem, self._tracker.instability
+            )
         status = build_status(
             spec=self.spec,
             tracker=self._tracker,
@@ -347,7 +347,7 @@ class ManagedServer:
             mask=mask,
             attempts=self._backoff.attempts,
             last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
-            degraded=self._degradation,
+            degraded=mask(degraded),
             off_until=self._desired.off_until,
             waiting=self._clients.describe_waiting(self, mask),
         )
@@ -361,32 +361,8 @@ class ManagedServer:
 
     def note_silence(self, seconds: float) -> None:
         """Note that a request has not been answered for `seconds`, until the server sends anything."""
-        if self.upstream is None:
-            return
-        what = f"it did not answer within {seconds:g} s"
-        if self.child is not None and self.child.is_stopped():
-            what = "its process is stopped (SIGSTOP)"
-        self._silence = (self.upstream.link.last_received_at, what)
-
-    @property
-    def _degradation(self) -> str:
-        """Why nobody can rely on the server although it is connected; empty if that is not known."""
-        if self.upstream is None:
-            return ""
-        silent_since, silence = self._silence
-        if self.upstream.link.last_received_at == silent_since:
-            return silence
-        if misses := self._probe_timer.misses:
-            checks = "the last health check" if misses == 1 else f"{misses} health checks"
-            return f"it did not answer {checks}"
-        link, lost = self.upstream.link, self.upstream.link.lost_calls
-        if lost.count > 1 and lost.at > max(link.last_success_at, trio.current_time() - _LOST_CALLS_SHOWN):
-            return self._context.redactor.mask(
-                f"its last {lost.count} calls failed: {shorten(lost.reason, 300)}"
-            )
-        if problem := self._catalog_sync.problem:
-            return self._context.redactor.mask(problem)
-        return self._tracker.instability
+        if self.upstream is not None:
+            self._degradation.note_silence(self.upstream.link, self.child, seconds)
 
     async def wait_settled(self) -> None:
         """Wait until no connection attempt is running or queued, and until a disabled server has stopped."""

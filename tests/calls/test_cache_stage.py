@@ -12,7 +12,7 @@ import trio.testing
 
 from mcpd.calls import engine
 from mcpd.protocol.upstream_session import ServerNotification
-from mcpd.supervision.attachments import MAX_ENTRY, MAX_SIZE, ResultCache
+from mcpd.supervision.result_cache import MAX_ENTRY, MAX_SIZE, ResultCache
 from mcpd.wire.message import ABSENT
 from tests.calls.test_engine import put, sent
 from tests.gateway.mcp_client import MODERN, meta
@@ -255,7 +255,7 @@ def test_cache_is_bounded_by_bytes() -> None:
 
 
 def test_caches_of_all_servers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcpd.supervision.attachments.MAX_TOTAL", ResultCache.total + 10_000)
+    monkeypatch.setattr("mcpd.supervision.result_cache.MAX_TOTAL", ResultCache.total + 10_000)
     one, other = ResultCache(), ResultCache()
     for number in range(20):
         one.put("tools", (b"%d" % number, 0), b"x" * 1000, 10.0, 0)

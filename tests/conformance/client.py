@@ -24,7 +24,7 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.catalog_sync import fetch_catalog
+from mcpd.supervision.catalog_fetch import fetch_catalog
 from mcpd.supervision.connect import open_remote
 from mcpd.supervision.restart import leaf_exceptions
 from mcpd.transports.base import Channel

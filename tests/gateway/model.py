@@ -32,9 +32,10 @@ from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import NotificationInterests, ServerNotification, Upstream
 from mcpd.state.clients import ClientConnection
-from mcpd.supervision.attachments import Attachments, ResultCache
+from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.elicitation_history import ElicitationHistory
+from mcpd.supervision.result_cache import ResultCache
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import CallStats

@@ -17,7 +17,7 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol import legacy, modern
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, Upstream
-from mcpd.supervision.catalog_sync import fetch_catalog
+from mcpd.supervision.catalog_fetch import fetch_catalog
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire.message import Message

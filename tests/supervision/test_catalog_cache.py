@@ -17,7 +17,8 @@ from mcpd.model.policy import uncached_tools
 from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import MAX_ENTRIES, Catalog, Item, describe_changes, summarize
-from mcpd.supervision.catalog_sync import MAX_LIST_BYTES, MAX_PAGES, dump_catalog, fetch_catalog, load_catalog
+from mcpd.supervision.catalog_fetch import MAX_LIST_BYTES, MAX_PAGES, fetch_catalog
+from mcpd.supervision.catalog_sync import dump_catalog, load_catalog
 
 SPEC = StdioSpec(name="it", command="x")
 TOOL = {"name": "echo", "inputSchema": {"type": "object"}}

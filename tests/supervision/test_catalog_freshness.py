@@ -14,7 +14,8 @@ from trio.testing import MockClock
 from mcpd.model.events import EventKind
 from mcpd.model.status import ServerState
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.catalog_sync import dump_catalog, fetch_catalog, load_catalog
+from mcpd.supervision.catalog_fetch import fetch_catalog
+from mcpd.supervision.catalog_sync import dump_catalog, load_catalog
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import ModernScript, Request, fake_http
 from tests.supervision.peer import Life, World, living

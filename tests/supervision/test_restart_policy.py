@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from mcpd.model.errors import LinkLost, NoCommonVersion, NotReady
 from mcpd.model.server_spec import RestartPolicy, StdioSpec
 from mcpd.model.status import Failure, FailureKind, ServerState
-from mcpd.supervision.state import StateTracker
+from mcpd.supervision.state_tracker import StateTracker
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.transports.child_process import CannotStart
 from tests.supervision.peer import Life, Script, living, scripted, surroundings

@@ -14,7 +14,7 @@ from mcpd.model.errors import (
 )
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol import modern
-from mcpd.supervision.catalog_sync import fetch_catalog
+from mcpd.supervision.catalog_fetch import fetch_catalog
 from mcpd.wire.message import ABSENT
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
