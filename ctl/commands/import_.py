@@ -281,7 +281,7 @@ def _show_result(
     if not target.running:
         cli.out.line("mcpd is not running; it will load them when it starts")
         # Otherwise the first editor waits for npx or uvx downloads and has no tools until then.
-        hint = "mcpctl wait   (starts mcpd and the servers), then: mcpctl install --all --take-over"
+        hint = "mcpctl wait --any   (starts mcpd and the servers), then: mcpctl install --all --take-over"
     cli.out.next_step(hint)
 
 
@@ -311,8 +311,10 @@ def _show_plan(cli: CliContext, plan: ImportPlan, user: UserContext) -> None:
     _show_section(cli, "rules that are not imported", plan.skipped_rules)
     also = f", {count(len(plan.rules), 'rule')}" if plan.rules else ""
     blocked = f", {len(plan.blocked)} blocked ({', '.join(plan.blocked)})" if plan.blocked else ""
+    similar = ", ".join(dict.fromkeys(one.source.name for one in plan.merged.similar))
+    left_out = f", left out because there is a similar server: {similar}" if similar else ""
     files = count(len(plan.discovered.files), "file")
-    cli.out.line(f"{count(len(plan.new_servers), 'server')} to import{also}, from {files}{blocked}")
+    cli.out.line(f"{count(len(plan.new_servers), 'server')} to import{also}, from {files}{blocked}{left_out}")
 
 
 def _show_section(cli: CliContext, title: str, lines: Sequence[str]) -> None:
@@ -350,11 +352,15 @@ def _known_lines(plan: ImportPlan, user: UserContext) -> list[str]:
 
 
 def _similar_lines(plan: ImportPlan, user: UserContext) -> list[str]:
-    return [
-        f"{one.source.name}: differs from {one.server} in {', '.join(one.differs_in)} "
-        f"({_describe(one.source, user)}); to import it too: mcpctl import -s {shlex.quote(one.source.name)}"
-        for one in plan.merged.similar
-    ]
+    lines, new = [], {one.name for one in plan.merged.servers}
+    for one in plan.merged.similar:
+        step = f"mcpctl import -s {shlex.quote(one.source.name)}"
+        replace = "" if one.server in new else f"; to replace it: mcpctl remove {one.server} && {step}"
+        lines.append(
+            f"{one.source.name}: differs from {one.server} in {', '.join(one.differs_in)} "
+            f"({_describe(one.source, user)}); to import it too: {step}{replace}"
+        )
+    return lines
 
 
 def _describe_target(definition: Mapping[str, object]) -> str:

@@ -203,7 +203,8 @@ class _Installation:
             again = f"{options.again(target.editor)} --take-over --permissions"
             can_rename = names is not None and bool(names.lists())
             report_old_names(self.cli, rewritten, mentions, again if can_rename else "", self.user)
-            if change.added is not None and not options.dry_run and (step := target.editor.next_step):
+            has_changed = change.added is not None or rewritten
+            if has_changed and not options.dry_run and (step := target.editor.next_step):
                 title = target.editor.title  # the steps of several editors follow each other
                 self.cli.out.next_step(step if title in step else f"in {title}, {step}")
         return as_json(target, change, self.backups) | {
@@ -276,6 +277,7 @@ class _Installation:
             left_on.redundant = sorted(redundant)
             return {}
         left_on.reasons = entry.others(target, document)
+        left_on.of_projects = entry.of_projects(target)
         if take_over != "all":
             reasons = {name: entry.reason_to_leave(server) for name, server in redundant.items()}
             left_on.reasons |= {name: reason for name, reason in reasons.items() if reason}

@@ -30,6 +30,10 @@ from mcpd.config.in_place_edits.document import (
 from mcpd.files.atomic import write_atomically
 from mcpd.files.paths import UnusablePath, private_directory, state_dir
 
+PERMISSIONS = tuple(("permissions", key) for key in ("allow", "ask", "deny"))
+CURSOR_ALLOWED: tuple[KeyPath, ...] = (("mcpAllowlist",),)
+GEMINI_TOOLS: tuple[KeyPath, ...] = (("tools", "allowed"), ("tools", "exclude"), ("excludeTools",))
+
 
 class DisabledEntry(msgspec.Struct, frozen=True):
     """An entry that was disabled or removed because mcpd has the server."""
@@ -192,7 +196,21 @@ def without_mcpd(
 ) -> tuple[Document, list[str]]:
     """Return the file without mcpd, and the names of the entries that were enabled again."""
     document = content.without(ours).document
-    return (document, []) if record is None else restore_entries(content.target.editor, document, record)
+    if record is None:
+        return document, []
+    document = with_names(document, {new: old for old, new in record.names.items()})
+    return restore_entries(content.target.editor, document, record)
+
+
+def with_names(document: Document, names: Mapping[str, str]) -> Document:
+    """Return the document with other items in its permission lists."""
+    for place in (*PERMISSIONS, *CURSOR_ALLOWED, *GEMINI_TOOLS):
+        value = document.value_at(place)
+        if isinstance(value, list):
+            new = [names.get(item, item) if isinstance(item, str) else item for item in value]
+            if new != value:
+                document = document.with_value(place, new)
+    return document
 
 
 def restore_entries(

@@ -53,6 +53,8 @@ class FileChange:
     path: Path
     added: str | None = None
     """The name of mcpd's entry, if it was written."""
+    replaced: bool = False
+    """Whether it replaced mcpd's entry of this name."""
     removed: tuple[str, ...] = ()
     """mcpd's entries that were removed."""
     disabled: tuple[DisabledEntry, ...] = ()
@@ -115,10 +117,14 @@ def install(
         if not dry_run:
             created = record.created_directories if record is not None else _missing_directories(path)
             existed, entries = original is not None, (*already, *disabled)
-            kept = BackupRecord(str(path), existed, "", slot, entries, created, original=original or b"")
+            names = {} if record is None else record.names
+            kept = BackupRecord(
+                str(path), existed, "", slot, entries, created, original=original or b"", names=names
+            )
             _save_record(backups, kept, document)
             _write(path, document, data)
-        return FileChange(path, added=name, disabled=tuple(disabled), existed=original is not None)
+        existed = original is not None
+        return FileChange(path, name, name in replaced, disabled=tuple(disabled), existed=existed)
 
     return _retry_if_changed(path, write_entry)
 

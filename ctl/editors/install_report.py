@@ -27,12 +27,17 @@ class LeftOn:
     """Those for servers that the new entry provides, if they were not to be disabled."""
     reasons: dict[str, str] = attrs.field(factory=dict)
     """Those that were to be disabled → why they are not."""
+    of_projects: list[tuple[str, str]] = attrs.field(factory=list)
+    """The same for entries that the editor has for single projects."""
+
+    @property
+    def all_reasons(self) -> list[tuple[str, str]]:
+        return [*sorted(self.reasons.items()), *self.of_projects]
 
     def to_json(self) -> Json:
-        reasons = sorted(self.reasons.items())
         return {
             "also_in_mcpd": self.redundant,
-            "left_on": [{"name": entry, "reason": reason} for entry, reason in reasons],
+            "left_on": [{"name": entry, "reason": reason} for entry, reason in self.all_reasons],
         }
 
 
@@ -44,7 +49,8 @@ def report_installed(
     if change.added is None:
         cli.out.line(f"{target.editor.title}: already configured in {path}")
     else:
-        cli.out.line(f"{target.editor.title}: '{change.added}' {would}added to {path}")
+        done = "replaced in" if change.replaced else "added to"
+        cli.out.line(f"{target.editor.title}: '{change.added}' {would}{done} {path}")
     for taken in change.disabled:
         how = "removed until mcpctl uninstall" if taken.removed else "disabled"
         cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
@@ -60,7 +66,7 @@ def report_left_on(cli: CliContext, left_on: LeftOn, again: str, *, dry_run: boo
     Everything is part of the answer, on stdout, because it belongs to one of several editors.
     """
     would = "would be " if dry_run else ""
-    for name, reason in sorted(left_on.reasons.items()):
+    for name, reason in left_on.all_reasons:
         cli.out.line(f"  {name}: {would}left on, because {reason}")
     if left_on.redundant:
         names = ", ".join(left_on.redundant)
@@ -82,7 +88,8 @@ def report_old_names(
         for old, new in names.items():
             cli.out.line(f"    {old} → {new}")
     if mentions:
-        cli.out.line("  these still name the former tools, which have other names now:")
+        by_hand = "permission lists aside, edit them by hand" if again else "edit them by hand"
+        cli.out.line(f"  these still name the former tools, which have other names now; {by_hand}:")
     for each in mentions[:_MAX_MENTIONS]:
         cli.out.line(f"    {user.display_path(each.path)}:{each.line}: {each.old} → {each.new}")
     if len(mentions) > _MAX_MENTIONS:

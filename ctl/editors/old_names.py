@@ -13,10 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import attrs
+from msgspec import structs
 
 from ctl.cli.json_text import mapping, strings
 from ctl.daemon.client import Json
-from ctl.editors.backups import BackupRecord, EditorBackups, digest
+from ctl.editors.backups import (
+    CURSOR_ALLOWED,
+    GEMINI_TOOLS,
+    PERMISSIONS,
+    BackupRecord,
+    EditorBackups,
+    digest,
+    with_names,
+)
 from ctl.editors.config_files import UserContext
 from ctl.editors.mcpd_entry import InstallTarget
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document, write_document
@@ -44,9 +53,6 @@ class _Naming:
     """Whether all tools of mcpd whose names begin with a server can be named."""
 
 
-_PERMISSIONS = tuple(("permissions", key) for key in ("allow", "ask", "deny"))
-_CURSOR_ALLOWED = (("mcpAllowlist",),)
-_GEMINI_TOOLS = (("tools", "allowed"), ("tools", "exclude"), ("excludeTools",))
 _VSCODE = _Naming(
     "{server}",
     "/",
@@ -65,9 +71,9 @@ _NAMINGS: Mapping[str, _Naming] = {
         "mcp__{word}",
         "__",
         (
-            ("{claude}/settings.json", _PERMISSIONS),
-            ("./.claude/settings.local.json", _PERMISSIONS),
-            ("./.claude/settings.json", _PERMISSIONS),
+            ("{claude}/settings.json", PERMISSIONS),
+            ("./.claude/settings.local.json", PERMISSIONS),
+            ("./.claude/settings.json", PERMISSIONS),
         ),
         tuple(
             f"{place}/{pattern}"
@@ -79,17 +85,17 @@ _NAMINGS: Mapping[str, _Naming] = {
         "{server}",
         ":",
         (
-            ("~/.cursor/permissions.json", _CURSOR_ALLOWED),
-            ("~/.cursor/cli-config.json", _PERMISSIONS),
-            ("./.cursor/permissions.json", _CURSOR_ALLOWED),
-            ("./.cursor/cli.json", _PERMISSIONS),
+            ("~/.cursor/permissions.json", CURSOR_ALLOWED),
+            ("~/.cursor/cli-config.json", PERMISSIONS),
+            ("./.cursor/permissions.json", CURSOR_ALLOWED),
+            ("./.cursor/cli.json", PERMISSIONS),
         ),
         ("~/.cursor/hooks.json", "./.cursor/hooks.json"),
     ),
     "gemini": _Naming(
         "mcp_{server}",
         "_",
-        (("~/.gemini/settings.json", _GEMINI_TOOLS), ("./.gemini/settings.json", _GEMINI_TOOLS)),
+        (("~/.gemini/settings.json", GEMINI_TOOLS), ("./.gemini/settings.json", GEMINI_TOOLS)),
         tuple(
             f"{place}/{pattern}"
             for place in ("~/.gemini", "./.gemini")
@@ -171,8 +177,6 @@ class OldNames:
             if pattern == "./.claude/settings.json" and self.target.project is None:
                 continue  # it belongs to a team that need not use mcpd
             for path in self._files([pattern]):
-                if path.resolve() == self.target.path.resolve():
-                    continue  # it has a record of its own
                 with suppress(BadSpec, OSError):
                     document = parse_document(path.read_bytes(), path, foreign=True)
                     if names := self._renamed(naming, document, places):
@@ -188,7 +192,14 @@ class OldNames:
         for path, names in chosen.items():
             before = parse_document(path.read_bytes(), path, foreign=True)
             record, known = backups.load(path), dict[str, str]()
-            original, document = before.data, _with_names(before, names)
+            original, document = before.data, with_names(before, names)
+            if record is not None and not record.of:  # mcpd's entry is in this file, and undone with it
+                is_unchanged = digest(before.data) == record.written_digest
+                written = digest(document.data) if is_unchanged else record.written_digest
+                renamed = {**record.names, **names}
+                backups.save(structs.replace(record, written_digest=written, names=renamed))
+                write_document(path, document)
+                continue
             if record is not None:
                 known, original = record.names, _original(record, before).data
             kept = BackupRecord(
@@ -302,20 +313,7 @@ def _original(record: BackupRecord, now: Document) -> Document:
     """Return a file as it was before it was rewritten, with what was changed since."""
     if digest(now.data) == record.written_digest:
         return parse_document(record.original, Path(record.path), foreign=True)
-    return _with_names(now, {new: old for old, new in record.names.items()})
-
-
-def _with_names(document: Document, names: Mapping[str, str]) -> Document:
-    """Return the document with other items in its permission lists."""
-    for place in dict.fromkeys(
-        place for naming in _NAMINGS.values() for _, places in naming.lists for place in places
-    ):
-        value = document.value_at(place)
-        if isinstance(value, list):
-            new = [names.get(item, item) if isinstance(item, str) else item for item in value]
-            if new != value:
-                document = document.with_value(place, new)
-    return document
+    return with_names(now, {new: old for old, new in record.names.items()})
 
 
 def _prefix(form: str, name: str) -> str:

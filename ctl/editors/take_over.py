@@ -16,11 +16,11 @@ from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping, objects
 from ctl.daemon.client import Json
 from ctl.editors.backups import EditorBackups, KeptProfile
-from ctl.editors.config_files import EditorFile, EditorSpec, UserContext
+from ctl.editors.config_files import EditorFile, EditorSpec, UserContext, find_editor_files
 from ctl.editors.import_plan import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.merge import KnownServers
-from ctl.editors.read_entries import ImportCandidate, discover_in_file
+from ctl.editors.read_entries import ImportCandidate, discover, discover_in_file
 from ctl.editors.secrets import named_by_owner
 from ctl.show.progress import wait_for_each
 from ctl.show.status import READY, failure_summary
@@ -87,6 +87,18 @@ class TakeOver:
             for one in self._enabled(target, document)
             if self.provided.find(one) is None
         }
+
+    def of_projects(self, target: InstallTarget) -> list[tuple[str, str]]:
+        """Return the enabled entries that the editor has for single projects, and why they stay on: the file
+        of the user does not contain them, or others may use them."""
+        if target.project is not None:
+            return []
+        files = find_editor_files((target.editor,), self.user)
+        return [
+            (one.source.name, f"it is an entry for {self.user.display_path(one.source.project)} only")
+            for one in discover(files, [], self.user, target.addresses).candidates
+            if one.source.project is not None and definition_view.is_enabled(one.definition)
+        ]
 
     def _reason_not_provided(self, one: ImportCandidate, active: ImportTarget) -> str:
         server = self.known.find(one)

@@ -77,7 +77,11 @@ def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool
     if document.value_at((*profiles, name)) != profile:
         return False
     document = document.without_entry(profiles, name)
-    if f'"{name}"' in json.dumps(document.value_at(settings), default=str):
+    left = document.value_at(settings)
+    others = dict(left) if isinstance(left, dict) else {}
+    if isinstance(rules := others.get("policies"), list):  # a client may have the name of the profile
+        others["policies"] = [each.get("profiles") for each in rules if isinstance(each, dict)]
+    if f'"{name}"' in json.dumps(others, default=str):
         return False
     if not document.value_at(profiles) and "profiles" in document.entry_names(settings):
         document = document.without_entry(settings, "profiles")

@@ -59,7 +59,8 @@ def test_only_valid_servers_are_written(home: Path, cursor: Path, alone: Mcpctl)
     assert ran.code == 0
     assert "2 servers saved in" in ran.out
     assert (
-        "next: mcpctl wait   (starts mcpd and the servers), then: mcpctl install --all --take-over" in ran.err
+        "next: mcpctl wait --any   (starts mcpd and the servers), then: mcpctl install --all --take-over"
+        in ran.err
     )
     assert [*ours(home)] == ["time", "api"]
     assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:API_TOKEN}"}

@@ -91,6 +91,8 @@ def test_permission_lists_are_rewritten_and_restored(
     mcpctl("install", "claude-code", "--take-over")
     ran = mcpctl("install", "claude-code", "--take-over", "--permissions")
     assert "    mcp__weather → mcp__mcpd__forecasts__*" in ran.out
+    assert "which have other names now; edit them by hand:\n    ~/.claude/settings.json:9: " in ran.out
+    assert "next: in Claude Code, start a new session" in ran.err
     assert "~/.claude/settings.json:4" not in ran.out
     text = claude.read_text()
     assert '"allow": ["mcp__mcpd__forecasts__get_forecast"' in text.replace("[\n      ", "[")
@@ -141,6 +143,13 @@ def test_permission_lists_are_rewritten_and_restored(
             '[[rule]]\ntoolName = "mcp_weather_get"\ndecision = "deny"\n',
             ["mcp_weather_get → mcp_mcpd_forecasts__get"],
         ),
+        (
+            "gemini",
+            ".gemini/settings.json",
+            ".gemini/settings.json",
+            json.dumps({"mcpServers": {"weather": WEATHER}, "tools": {"allowed": ["mcp_weather_get"]}}),
+            ["mcp_mcpd_forecasts__get"],
+        ),
     ],
 )
 def test_other_editors(
@@ -154,10 +163,18 @@ def test_other_editors(
     mcpctl: Mcpctl,
 ) -> None:
     slot = "servers" if editor == "vscode" else "mcpServers"
-    put(home / entries, {slot: {"weather": WEATHER}})
+    if file != entries:
+        put(home / entries, {slot: {"weather": WEATHER}})
     path = put(home / file, content)
     ran = mcpctl("install", editor, "--take-over=all", "--permissions")
     for each in new:
         assert each in (ran.out if "→" in each else path.read_text())
+    if file == entries:  # the editor writes its own file, too
+        text = path.read_text()
+        path.write_text(f"{text}\n")
+        mcpctl("uninstall", editor)
+        assert json.loads(path.read_text()) == json.loads(content)
+        path.write_text(content)
+        mcpctl("install", editor, "--take-over=all", "--permissions")
     mcpctl("uninstall", editor)
     assert path.read_text() == content

@@ -45,6 +45,10 @@ def entries(home: Path) -> Any:
 def test_own_adds_a_profile(home: Path, config: Path, mcpctl: Mcpctl) -> None:
     """Also after the entries were removed by an earlier take-over. The entry keeps its name."""
     before, config_before = (home / ".cursor/mcp.json").read_bytes(), config.read_text()
+    document = json.loads(config_before) | {
+        "settings": {"policies": [{"clients": ["cursor"], "tools": ["x"], "decision": "deny"}]}
+    }
+    config.write_text(config_before := json.dumps(document, indent=2))
     mcpctl("install", "cursor", "--take-over")
     assert list(entries(home)) == ["other", "mcpd"]
     dry = mcpctl("install", "cursor", "--own", "--dry-run")
@@ -57,6 +61,7 @@ def test_own_adds_a_profile(home: Path, config: Path, mcpctl: Mcpctl) -> None:
     again = mcpctl("install", "cursor", "--own")
     assert "already configured" in again.out
     assert mcpctl("config", "validate", str(config)).code == 0
+    assert "'mcpd' would be replaced in" in mcpctl("install", "cursor", "--dry-run").out
     assert mcpctl("install", "cursor").code == 0
     assert "--profile" not in entries(home)["mcpd"]["args"]
     ran = mcpctl("uninstall", "cursor")

@@ -94,7 +94,10 @@ def test_similar_entry_is_left_out_and_can_be_named(editors: Path, alone: Mcpctl
         "  everything: differs from everything in env.DEMO_TOKEN (VS Code, ~/.config/Code/User/mcp.json); "
         "to import it too: mcpctl import -s everything\n"
     ) in shown.out
+    assert ", from 2 files, left out because there is a similar server: everything\n" in shown.out
     assert imports() == ([], {"everything": LIVE})
+    replace = "; to replace it: mcpctl remove everything && mcpctl import -s everything\n"
+    assert replace in alone("import", "vscode", "--dry-run").out
     assert alone("install", "vscode", "--own").code == 5
     assert imports("vscode", "--server", "everything")[1] == {"everything": LIVE, "everything-vscode": MINE}
     assert imports("vscode") == ([], tokens(editors))

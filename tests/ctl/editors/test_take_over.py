@@ -95,9 +95,13 @@ def test_entry_that_differs_stays_on_and_the_reason_names_the_difference(
     document["mcpServers"]["good"]["args"] = ["--other"]
     document["mcpServers"]["unknown"] = {"command": "nobody-has-it"}
     cursor.write_text(json.dumps(document))
+    project = Path(".cursor/mcp.json")
+    project.parent.mkdir()
+    project.write_text('{"mcpServers": {"db": {"command": "db"}}}')
     lines = mcpctl("install", "cursor", "--take-over").out.splitlines()
     assert (
         "  good: left on, because mcpd's good differs from it in args: make them equal, or disable this entry"
         in lines
     )
     assert "  unknown: left on, because mcpd does not have it (mcpctl import)" in lines
+    assert "  db: left on, because it is an entry for ~/src only" in lines
