@@ -258,10 +258,18 @@ async def test_what_a_person_approves_is_what_is_sent(autojump_clock: Clock, w: 
     (frame,) = w.wire.frames
     assert frame.count(b'"path"') == frame.count(b'"arguments"') == 1
     assert json.loads(frame)["params"]["arguments"] == json.loads(waiting.arguments)
+    about = about[:-1] + ', "progressToken": 1, "own/amount": 5}'
+    assert client.raw("tools/call", f'{{"name": "converse", "arguments": {{"x": 1}}, {about}}}') is None
+    await trio.sleep(1)
+    (waiting,) = approvals.list(str)
+    assert json.loads(waiting.arguments) == {"arguments": {"x": 1}, "_meta": {"own/amount": 5}}
+    await approvals.answer(waiting.id, "once")
+    await trio.sleep(1)
+    assert b'"own/amount"' in w.wire.frames[1]
     client.raw("tools/call", f'{{"name": "converse", "arguments": {{"x": "{"x" * 70_000}"}}{more}}}')
     await trio.sleep(1)
     assert client.frames[-1]["error"]["data"]["code"] == "invalid_arguments"
-    assert len(w.wire.frames) == 1
+    assert len(w.wire.frames) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

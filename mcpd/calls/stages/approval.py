@@ -394,7 +394,10 @@ def _arguments(call: Call, use: _Use) -> str:
         message = f"{server}: {kind} {shorten(name, 80)!r} was not used: it requires approval, and {text}"
         raise InvalidArguments(message, [Problem("$", text)])
     members = msgspec.json.decode(call.params, type=dict[str, object])
-    shown = {key: value for key, value in members.items() if key != "_meta" and value not in ({}, name)}
+    if isinstance(meta := members.get("_meta"), dict):  # what the client means for the server
+        own = [key for key in meta if key == "progressToken" or key.startswith(wire.RESERVED_PREFIX)]
+        members["_meta"] = {key: value for key, value in meta.items() if key not in own}
+    shown = {key: value for key, value in members.items() if value not in ({}, name)}
     arguments = shown["arguments"] if shown.keys() == {"arguments"} else shown
     return _visible(msgspec.json.encode(arguments).decode()) if shown else ""
 
