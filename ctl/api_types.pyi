@@ -511,6 +511,7 @@ class DashboardLink(TypedDict):
 class PingResult(TypedDict):
     server: str
     ms: float
+    error: str
 
 class PingParams(TypedDict):
     server: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
@@ -38,6 +38,7 @@ from mcpd.state.active_config import ActiveConfig
 from mcpd.state.clients import ClientRegistry
 from mcpd.state.history import EventHistory
 from mcpd.state.state_file import StateFile, unsaved_warning
+from mcpd.supervision.health import lacks_method
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
@@ -314,15 +315,17 @@ class Operations:
         if upstream is None:
             raise self.not_ready_error(server)
         started, heard_at = time.perf_counter(), upstream.link.last_received_at
+        error = ""
         try:
-            with suppress(UpstreamRefused):  # an error is a response too
-                await upstream.request(upstream.ping_method, {}, timeout=timeout)
+            await upstream.request(upstream.ping_method, {}, timeout=timeout)
+        except UpstreamRefused as refused:  # an error is a response too
+            error = "" if lacks_method(refused) else self.redactor.mask_start(refused.message, 300)
         except CallTimeout:  # replaced, because its message is about tool calls
             if upstream.link.last_received_at == heard_at:
                 server.note_silence(timeout)
             message = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
             raise CallTimeout(message, server=name, after=timeout) from None
-        return PingResult(server=name, ms=round((time.perf_counter() - started) * 1000, 2))
+        return PingResult(server=name, ms=round((time.perf_counter() - started) * 1000, 2), error=error)
 
 
 def _effective_concurrency(spec: ServerSpec) -> str:

@@ -253,6 +253,10 @@ def _connected_finding(detail: ServerDetail, ping: Ping, login: Mapping[str, str
         cause = server.get("degraded") or ping.message
         step = next_step(detail, login) if server.get("degraded") else f"mcpctl reconnect {name}"
         return Finding(check, FAIL, f"connected but not responding: {cause}", step)
+    if error := ping.get("error"):  # an older daemon does not say it
+        return Finding(
+            check, WARN, f"connected, but answers a ping with an error: {error}", f"mcpctl why {name}"
+        )
     if impaired := impairment(server):
         why = f"; the last time: {failure_summary(failure)}" if failure and "restarted" in impaired else ""
         shown = impaired if waiting_summary(server) else f"connected, but {impaired}{why}"

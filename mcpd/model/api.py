@@ -270,6 +270,8 @@ class PingResult(Record):
 
     server: str
     ms: float
+    error: str
+    """The error, unless the server only lacks the method."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -123,9 +123,12 @@ def _is_answer(link: Channel, error: McpdError, usual: tuple[int, str]) -> bool:
         return True
     if link.last_http_status.startswith(("HTTP 4", "HTTP 5")):
         return False
-    return (
-        not link.session or (error.upstream_code, error.message) == usual or "method" in error.message.lower()
-    )
+    return not link.session or (error.upstream_code, error.message) == usual or lacks_method(error)
+
+
+def lacks_method(error: UpstreamRefused) -> bool:
+    """Return whether a server answers so because it does not know the method, which may have another code."""
+    return error.upstream_code == _NO_SUCH_METHOD or "method" in error.message.lower()
 
 
 def _shows_life(link: Channel, error: McpdError, heard: float) -> bool:

@@ -82,15 +82,20 @@ def test_every_server_is_checked_and_every_failure_has_a_fix(start: Start) -> No
             "fake": fake(),
             "dying": {"command": "/bin/false"},
             "off": {"command": "not-installed", "enabled": False},
+            "refusing": fake("--era", "legacy", "--refuse", "ping=-32603"),
+            "lacking": fake("--era", "legacy", "--refuse", "ping=-32601"),
         }
     )
-    daemon.wait_connected("fake")
+    daemon.wait_connected("fake", "refusing", "lacking")
     daemon.wait_status("dying", lambda status: status["last_error"] is not None)
     environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket}
     done = mcpctl(environ, "doctor", "--json")
     found = findings(done)
     assert found["server fake"]["result"] == "ok"
     assert found["server fake"]["ms"] > 0
+    assert found["server lacking"]["result"] == "ok"
+    assert found["server refusing"]["result"] == "warning"
+    assert "answers a ping with an error" in found["server refusing"]["message"]
     # While the server restarts, the outcome is not known.
     assert found["server dying"]["result"] in ("failure", "warning")
     assert done.returncode == int(any(one["result"] == "failure" for one in found.values()))
