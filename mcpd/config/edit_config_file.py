@@ -10,21 +10,18 @@ from mcpd.config.in_place_edits.document import Document, KeyPath, read_document
 from mcpd.model.errors import BadSpec
 
 
-def add_server(path: Path, name: str, definition: Mapping[str, object], *, replace: bool = False) -> None:
+def add_server(path: Path, name: str, definition: Mapping[str, object]) -> None:
     """Append the server to the file, or replace the one with this name.
 
     The file and its directory are created if missing. Comments, order and formatting of the rest stay.
-    The definition is not checked. Raises BadSpec if the file cannot be parsed, or if it contains the
-    server and `replace` is false, and CannotWrite.
+    The definition is not checked. Raises BadSpec if the file cannot be parsed, and CannotWrite.
     """
     document = read_document(path)
     key_path = _servers_path(document)
     if name not in document.entry_names(key_path):
         document = document.with_entry(key_path, name, definition)
-    elif replace:
-        document = _change_entry(document, (*key_path, name), definition)
     else:
-        raise _already_exists(name, path)
+        document = _change_entry(document, (*key_path, name), definition)
     write_document(path, document)
 
 
@@ -36,13 +33,15 @@ def put_servers(
 ) -> None:
     """Add several servers, and insert rules before an index, at once: either all of them or none.
 
-    Raises what `add_server` does, and BadSpec if the rules are not what they were before.
+    Raises what `add_server` does, and BadSpec if one of the servers exists, or if the rules are not what they
+    were before.
     """
     document = read_document(path)
     for name, definition in definitions.items():
         key_path = _servers_path(document)
         if name in document.entry_names(key_path):
-            raise _already_exists(name, path)
+            message = f"server '{name}' already exists in {path}"
+            raise BadSpec.single(message, f"remove it first: `mcpctl remove {name}`", path)
         document = document.with_entry(key_path, name, definition)
     policies: KeyPath = (*_settings_path(document), "policies")
     if rules and document.value_at(policies) != rules_before:
@@ -134,11 +133,6 @@ def _change_entry(document: Document, key_path: KeyPath, definition: Mapping[str
         if key not in current or current[key] != value:
             document = document.with_value((*key_path, key), value)
     return document
-
-
-def _already_exists(name: str, path: Path) -> BadSpec:
-    message = f"server '{name}' already exists in {path}"
-    return BadSpec.single(message, f"remove it first: `mcpctl remove {name}`", path)
 
 
 def _servers_path(document: Document) -> KeyPath:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Literal, NewType, get_args
+from typing import Literal, NewType
 from urllib.parse import urlsplit
 
 import attrs
@@ -42,7 +42,6 @@ from mcpd.model.server_spec import LoginStorage, RestartPolicy, Timeouts
 from mcpd.model.tool_names import ClientStyle, NameStyle
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 
 
 def _seconds(description: str, default: float, name: str = "") -> Seconds | None:

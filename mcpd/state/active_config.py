@@ -225,9 +225,7 @@ class ActiveConfig:
         fresh = None
         if save:
             self._require_file()
-            fresh = await self.file.edit(
-                self.loaded, lambda: add_server(self.loaded.path, name, definition, replace=True)
-            )
+            fresh = await self.file.edit(self.loaded, lambda: add_server(self.loaded.path, name, definition))
         return self._apply_edit(parsed, servers, fresh)
 
     async def remove(self, name: str, *, save: bool) -> ApplyResult:

@@ -70,8 +70,6 @@ _MAX_CURSOR = 1024 * 1024
 """Bytes of the cursor of the next page, as JSON."""
 _EMPTY = Raw(b"[]")
 """Also for `null`, which programs in Go write for a list without entries."""
-_LARGE_PAGE = 2 * 1024 * 1024
-"""Bytes of a page that is read in several turns."""
 _MAX_WARNINGS = 10
 """Tools that are left out with a warning for each."""
 

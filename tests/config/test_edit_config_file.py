@@ -158,15 +158,6 @@ def test_a_file_that_cannot_be_parsed_is_not_touched(name: str, text: str, tmp_p
     assert path.read_text() == text
 
 
-def test_existing_name_is_refused_without_replace(tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    path.write_text('{"mcpServers": {"a": {"command": "x"}}}')
-    with pytest.raises(BadSpec, match="already"):
-        add_server(path, "a", NEW)
-    add_server(path, "a", NEW, replace=True)
-    assert load(path, {}).definitions == {"a": NEW}
-
-
 @pytest.mark.parametrize(
     ("name", "text", "after"),
     [
@@ -196,7 +187,7 @@ def test_replaced_server_keeps_its_position_and_comments(
     """The user may have chosen the position and explained it in a comment."""
     path = tmp_path / name
     path.write_text(text)
-    add_server(path, "a", {"command": "new", "args": ["1"]}, replace=True)
+    add_server(path, "a", {"command": "new", "args": ["1"]})
     assert path.read_text() == after
 
 

@@ -110,25 +110,6 @@ def test_minimal_definition_gets_the_defaults() -> None:
     assert spec({"url": "https://h/"}) == RemoteSpec(name="a", kind="http", url="https://h/")
 
 
-@pytest.mark.parametrize(
-    ("definition", "kind"),
-    [
-        ({"command": "x"}, "stdio"),
-        ({"type": "local", "command": ["x", "y"]}, "stdio"),
-        ({"url": "http://h/"}, "http"),
-        ({"httpUrl": "http://h/"}, "http"),
-        ({"type": "streamable-http", "url": "http://h/"}, "http"),
-        ({"type": "sse", "url": "http://h/"}, "sse"),
-        ({"transport": "websocket", "url": "ws://h/"}, "ws"),
-        ({"url": "wss://h/"}, "ws"),
-    ],
-)
-def test_transport_type_aliases_are_accepted(definition: object, kind: str) -> None:
-    """The type is given or inferred from other fields."""
-    found = spec(definition)
-    assert (found.kind if isinstance(found, RemoteSpec) else "stdio") == kind
-
-
 def test_editor_definition_is_accepted_with_warnings() -> None:
     """Fields of other products are mapped if their meaning is clear, and otherwise ignored with a warning."""
     found = parsed(
@@ -380,6 +361,7 @@ def test_timeouts_change_those_of_the_settings() -> None:
     ("switches", "expected"),
     [
         ({}, True),
+        ({"enabled": None, "disabled": None}, True),
         ({"enabled": True, "disabled": False}, True),
         ({"enabled": False}, False),
         ({"disabled": True}, False),

@@ -39,9 +39,6 @@ def test_refused_server_was_neither_added_nor_saved(
     assert mcpctl("reload").err.splitlines()[-1] == step
 
 
-# ---- wishes --------------------------------------------------------------------------------------
-
-
 def test_disable_for_sends_the_end_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """The output shows when the server is enabled again."""
     reason = "switched off until 2026-11-22 18:00:00 UTC"
@@ -66,9 +63,6 @@ def test_resource_is_read_as_text_or_bytes(daemon: FakeDaemon, mcpctl: Mcpctl, t
     assert daemon.params_of("mcpd/read") == {"server": "s", "uri": "a://x@y"}
 
 
-# ---- the set -------------------------------------------------------------------------------------
-
-
 def test_config_path_works_for_invalid_files(
     mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,12 +79,6 @@ def test_config_path_works_for_invalid_files(
     ran = mcpctl("config", "path")
     assert (ran.code, ran.out) == (2, "")
     assert "there are 2 configuration files" in ran.err
-
-
-# ---- looking closer ------------------------------------------------------------------------------
-
-
-# ---- mcpctl itself -------------------------------------------------------------------------------
 
 
 def test_overview_summaries_match_the_commands_help(mcpctl: Mcpctl) -> None:

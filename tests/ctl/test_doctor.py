@@ -12,20 +12,6 @@ from ctl.explain import checks
 from tests.ctl.conftest import Mcpctl
 
 
-def test_doctor_reports_an_unreadable_secret_store(tmp_path: Path) -> None:
-    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert list(checks.check_secrets(environ)) == []
-    file = tmp_path / "mcpd" / "secrets.json"
-    file.parent.mkdir()
-    file.write_text('{"SEC": "x"}')
-    file.chmod(0o600)
-    (finding,) = checks.check_secrets(environ)
-    assert finding.result == "ok"
-    file.chmod(0o644)
-    (finding,) = checks.check_secrets(environ)
-    assert finding.result == "failure"
-
-
 def test_missing_programs_of_servers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a server is used for the first time. What cannot be known is not judged."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -65,6 +65,12 @@ class Client:
         """Make an `mcpd/call`. Raises Refused."""
         return self.request("mcpd/call", server=server, tool=tool, arguments=arguments or {}, **more)
 
+    def initialize(self, version: str = "2025-11-25", **capabilities: Json) -> None:
+        """Shake hands as a client of the legacy era."""
+        me = {"name": "test", "version": "1"}
+        self.request("initialize", protocolVersion=version, capabilities=capabilities, clientInfo=me)
+        self.notify("notifications/initialized")
+
     def send(self, method: str, **params: Any) -> int:
         key = next(self._ids)
         self.send_raw(json.dumps({"jsonrpc": "2.0", "id": key, "method": method, "params": params}).encode())
@@ -192,6 +198,21 @@ class Daemon:
                 if b"mcpd-guardian" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return child
         raise LookupError("no guardian")
+
+    def mcpctl(
+        self, *argv: str, stdin: str = "", cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run mcpctl, which starts no other daemon."""
+        own = {"MCPD_SOCKET": self.socket, "MCPD_CONFIG": str(self.config), "MCPD_NO_START": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "ctl", *argv],
+            env={"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **self.environ, **own},
+            cwd=cwd,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=2 * BOUND,
+        )
 
     def stop(self, bound: float = BOUND) -> int:
         """Send SIGTERM and return the exit code."""

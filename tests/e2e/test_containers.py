@@ -17,7 +17,6 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import FAKE
-from tests.e2e.test_doctor import mcpctl
 from tests.processes import wait_until
 
 CLIENT = """
@@ -135,7 +134,7 @@ def test_containers_end_with_their_server(start: Start, engine: Engine, tmp_path
     first = next(iter(engine.containers))
     assert engine.running() == len(servers)
     assert f"docker {first[:12]}" in {name for each in servers for name in daemon.status(each)["containers"]}
-    assert "container" in mcpctl(daemon.environ, "--socket", daemon.socket, "why", "plain").stdout
+    assert "container" in daemon.mcpctl("why", "plain").stdout
 
     client = daemon.client()
     for server in servers:

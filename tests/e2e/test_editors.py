@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,7 @@ INITIALIZE = {
 
 
 def mcpctl(daemon: Daemon, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ctl", "--socket", daemon.socket, *words],
-        env={**daemon.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "MCPD_NO_START": "1"},
-        cwd=daemon.home / "src",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-    )
+    done = daemon.mcpctl(*words, cwd=daemon.home / "src")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

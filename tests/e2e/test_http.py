@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Json, fake, in_flight, private_environment, wait_until
@@ -147,10 +145,9 @@ def test_missing_authentication_is_a_warning_in_log_and_status(start: Start) -> 
     assert status == 403
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "example.com:80", "8080"])
-def test_non_loopback_address_is_refused(tmp_path: Path, address: str) -> None:
+def test_non_loopback_address_is_refused(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "mcpd", "--http", address],
+        [sys.executable, "-m", "mcpd", "--http", "0.0.0.0:0"],
         env=private_environment(tmp_path),
         capture_output=True,
         text=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -129,6 +128,5 @@ def test_tools_are_named_in_the_style_that_the_settings_say(start: Start, style:
     tools = daemon.client().request("mcpd/tools")["tools"]
     assert name in [tool["qualified_name"] for tool in tools]
 
-    command = [sys.executable, "-m", "ctl", "--socket", daemon.socket, "call", name, "text=hi"]
-    ran = subprocess.run(command, env=daemon.environ, capture_output=True, text=True, timeout=BOUND)
+    ran = daemon.mcpctl("call", name, "text=hi")
     assert (ran.returncode, ran.stdout.strip()) == (0, '{"text": "hi"}')

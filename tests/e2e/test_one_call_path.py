@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake, running
+from tests.e2e.harness import Client, Daemon, Json, Refused, fake, running
 from tests.e2e.test_bridge import editor
 from tests.e2e.web import PORT, Session, ask, http_endpoint, meta
 
@@ -38,12 +33,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 Call = Callable[[Daemon, str, str, Json], Json]
 
 
-def greet(client: Client, version: str) -> None:
-    me = {"name": "test", "version": "1"}
-    client.request("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
-    client.notify("notifications/initialized")
-
-
 def respond(client: Client, method: str, **params: Any) -> Json:
     """Return the response to a request, whether it is a result or an error."""
     try:
@@ -64,14 +53,14 @@ def over_socket(
     selected = {} if profile is None else {"profile": profile}
     with Client(daemon.socket) as client:
         client.request("mcpd/attach", client={"name": "test"}, **selected)
-        greet(client, version)
+        client.initialize(version)
         return respond(client, "tools/call", name=f"{server}__{tool}", arguments=arguments)
 
 
 def over_socket_attached(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
     with Client(daemon.socket) as client:
         client.request("mcpd/attach", server=server, client={"name": "test"})
-        greet(client, LATEST_LEGACY)
+        client.initialize(LATEST_LEGACY)
         return respond(client, "tools/call", name=tool, arguments=arguments)
 
 
@@ -105,18 +94,6 @@ def through_bridge(daemon: Daemon, server: str, tool: str, arguments: Json) -> J
 def over_control_api(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
     with Client(daemon.socket) as client:
         return respond(client, "mcpd/call", server=server, tool=tool, arguments=arguments)
-
-
-def mcpctl_call(daemon: Daemon, server: str, tool: str, arguments: Json) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ctl", "call", f"{tool}@{server}", "--args", json.dumps(arguments)],
-        env={"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **daemon.environ, "MCPD_NO_START": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
 
 
 MCP_CLIENTS: list[Call] = [
@@ -175,7 +152,7 @@ def test_calls_of_every_way_in_are_logged(daemon: Daemon) -> None:
         assert follower.answer(number)["calls"] == []
         for call in EVERY_WAY:
             call(daemon, "old", "echo", {"text": call.__name__})
-        mcpctl_call(daemon, "old", "echo", {"text": "mcpctl"})
+        daemon.mcpctl("call", "echo@old", "text=mcpctl")
         records = client.request("mcpd/calls", limit=10_000)["calls"][before:]
         ways = ["bridge", "bridge", "bridge", "http", "http", "bridge", "control", "control"]
         assert [record["via"] for record in records] == ways

@@ -16,13 +16,7 @@ def seen(socket: str, cwd: str | None, **params: Any) -> tuple[str | None, set[s
     """Return the profile in force, and the servers whose tools are listed."""
     with Client(socket) as client:
         attached = client.request("mcpd/attach", client={"name": "ed", "cwd": cwd}, **params)
-        hello = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "e", "version": "1"},
-        }
-        client.request("initialize", **hello)
-        client.notify("notifications/initialized")
+        client.initialize()
         tools = client.request("tools/list")["tools"]
         return attached["profile"], {tool["name"].partition("__")[0] for tool in tools}
 

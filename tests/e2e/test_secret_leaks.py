@@ -6,7 +6,6 @@ import json
 import os
 import re
 import stat
-import subprocess
 import sys
 import tarfile
 import threading
@@ -26,7 +25,6 @@ from tests.dashboard.visitor import log_in, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
-    BOUND,
     Client,
     Daemon,
     Json,
@@ -203,14 +201,7 @@ def found_in(text: str | bytes) -> set[str]:
 
 
 def mcpctl(daemon: Daemon, *argv: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ctl", *argv],
-        env={**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_CONFIG": str(daemon.config)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=2 * BOUND,
-    )
+    done = daemon.mcpctl(*argv)
     return done.stdout + done.stderr
 
 

@@ -31,17 +31,6 @@ def explained(daemon: Daemon, server: str) -> tuple[str, str]:
     return detail["server"]["degraded"], detail["next"]
 
 
-def mcpctl(daemon: Daemon, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ctl", *argv],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        env={**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_NO_START": "1"},
-    )
-
-
 def with_secrets(**values: str) -> Json:
     return fake(env=values)
 
@@ -147,20 +136,20 @@ def test_mcpctl_stores_lists_and_deletes_secrets(start: Start, tmp_path: Path) -
     # Most names identify secrets, whose literal values are masked.
     daemon = start({"a": with_secrets(A="${secret:TOKEN}", API_KEY="sk-${secret:TOKEN}")})
     daemon.wait_status("a", lambda status: status["status"] == "failed")
-    listed = mcpctl(daemon, "secret", "list")
+    listed = daemon.mcpctl("secret", "list")
     assert listed.stdout.splitlines()[1].split() == ["TOKEN", "missing", "a"]
-    stored = mcpctl(daemon, "secret", "set", "TOKEN", stdin="s3cr3t-value\n")
+    stored = daemon.mcpctl("secret", "set", "TOKEN", stdin="s3cr3t-value\n")
     assert stored.returncode == 0
     assert "a: connected" in stored.stdout  # it was retried
     assert stored.stderr == ""
     assert (tmp_path / "config/mcpd/secrets.json").stat().st_mode & 0o777 == 0o600
     assert environment_of(daemon, "a")["A"] == "s3cr3t-value"
-    listed = mcpctl(daemon, "secret", "list", "--json")
+    listed = daemon.mcpctl("secret", "list", "--json")
     assert json.loads(listed.stdout)["secrets"] == [{"name": "TOKEN", "stored": True, "used_by": ["a"]}]
-    assert mcpctl(daemon, "secret", "remove", "TOKEN").returncode == 2  # there is no terminal for a question
-    removed = mcpctl(daemon, "secret", "remove", "TOKEN", "--yes")
+    assert daemon.mcpctl("secret", "remove", "TOKEN").returncode == 2  # there is no terminal for a question
+    removed = daemon.mcpctl("secret", "remove", "TOKEN", "--yes")
     assert (removed.returncode, removed.stderr) == (0, "note: still referenced by a\n")
-    assert mcpctl(daemon, "secret", "remove", "TOKEN", "--yes").returncode == 5
+    assert daemon.mcpctl("secret", "remove", "TOKEN", "--yes").returncode == 5
 
 
 def test_proxy_is_passed_to_servers_and_one_with_a_password_as_a_secret(start: Start) -> None:
@@ -174,15 +163,15 @@ def test_proxy_is_passed_to_servers_and_one_with_a_password_as_a_secret(start: S
     assert inherited["HTTP_PROXY"] == "http://proxy:3128"
     assert inherited.keys().isdisjoint(("https_proxy", "UV_INDEX_URL", "OTHER"))
     step = "printenv https_proxy | mcpctl secret set https_proxy --env"
-    assert step in mcpctl(daemon, "why", "a").stdout
-    assert step in mcpctl(daemon, "import", "--dry-run").stderr
-    stored = mcpctl(daemon, "secret", "set", "https_proxy", "--env", stdin=proxy)
+    assert step in daemon.mcpctl("why", "a").stdout
+    assert step in daemon.mcpctl("import", "--dry-run").stderr
+    stored = daemon.mcpctl("secret", "set", "https_proxy", "--env", stdin=proxy)
     assert stored.returncode == 0, stored
     daemon.wait_status("a", lambda status: status["status"] == "connected" and status["pid"] != before)
     assert environment_of(daemon, "a")["https_proxy"] == proxy
     assert environment_of(daemon, "b")["https_proxy"] == own
-    assert step not in mcpctl(daemon, "import", "--dry-run").stderr
-    assert "s3cr3t-word" not in daemon.config.read_text() + mcpctl(daemon, "debug", "a", "--json").stdout
+    assert step not in daemon.mcpctl("import", "--dry-run").stderr
+    assert "s3cr3t-word" not in daemon.config.read_text() + daemon.mcpctl("debug", "a", "--json").stdout
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,6 @@ from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, fake
 
 
-def ctl(daemon: Daemon, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ctl", "--socket", daemon.socket, *argv],
-        env={**daemon.environ, "MCPD_CONFIG": str(daemon.config)},
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-    )
-
-
 def test_one_broken_entry_does_not_affect_the_others(start: Start) -> None:
     """Every command says what is wrong. After the fix, the server is started and nothing is reported."""
     unset = fake(env={"TOKEN": "${NOT_SET_ANYWHERE}"})
@@ -33,11 +23,11 @@ def test_one_broken_entry_does_not_affect_the_others(start: Start) -> None:
     assert daemon.client().call("good", "echo", {})["success"]
     assert "unknown field 'comand'" in daemon.log
 
-    shown = ctl(daemon, "status")
+    shown = daemon.mcpctl("status")
     assert "$.mcpServers.broken.comand: unknown field" in shown.stdout
     for command in ("why", "status"):
-        assert "mcpctl edit" in ctl(daemon, command, "broken").stdout
-    checks = (ctl(daemon, "config", "validate"), validate(daemon), ctl(daemon, "reload"))
+        assert "mcpctl edit" in daemon.mcpctl(command, "broken").stdout
+    checks = (daemon.mcpctl("config", "validate"), validate(daemon), daemon.mcpctl("reload"))
     assert [each.returncode for each in checks] == [2, 2, 0]
     for check in checks:
         assert "comand" in check.stdout + check.stderr
@@ -45,7 +35,7 @@ def test_one_broken_entry_does_not_affect_the_others(start: Start) -> None:
 
     daemon.config.write_text(json.dumps({"mcpServers": {"good": fake(), "broken": fake()}}))
     daemon.wait_connected("broken")
-    assert ctl(daemon, "config", "validate").returncode == 0
+    assert daemon.mcpctl("config", "validate").returncode == 0
     assert daemon.client().request("mcpd/status")["config"]["problems"] == []
 
 

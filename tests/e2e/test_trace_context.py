@@ -56,13 +56,7 @@ def test_trace_is_forwarded_with_server_messages(start: Start) -> None:
     daemon.wait_connected("one")
     with daemon.client() as line:
         line.request("mcpd/attach", server="one")
-        hello = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {"roots": {}, "elicitation": {}},
-            "clientInfo": {"name": "test", "version": "1"},
-        }
-        line.request("initialize", **hello)
-        line.notify("notifications/initialized")
+        line.initialize(roots={}, elicitation={})
         question = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}, "_meta": TRACE}
         said = {"level": "error", "data": "x", "_meta": TRACE}
         line.request(

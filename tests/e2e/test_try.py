@@ -10,17 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, fake
+from tests.e2e.harness import Daemon, fake
 from tests.example_server import TEST_SERVER
 
 COMMAND = [fake()["command"], *fake()["args"]]
 
 
 def mcpctl(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ctl", *words],
-        env=daemon.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND,
-    )  # fmt: skip
+    done = daemon.mcpctl(*words)
     with daemon.client() as client:
         status = client.request("mcpd/status")
         assert status["servers"] == [], "it is gone afterwards"

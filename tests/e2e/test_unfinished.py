@@ -108,13 +108,7 @@ def test_tasks_of_a_client_with_task_support_are_passed_through(start: Start, er
         assert created["resultType"] == "task"
         done = client.request("tasks/get", taskId=created["taskId"], **extra)["result"]
     else:
-        hello = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "x", "version": "1"},
-        }
-        client.request("initialize", **hello)
-        client.notify("notifications/initialized")
+        client.initialize()
         created = client.request("tools/call", **call, task={})["task"]
         assert client.request("tasks/get", taskId=created["taskId"])["status"] == "completed"
         done = client.request("tasks/result", taskId=created["taskId"])
@@ -135,12 +129,7 @@ def test_task_of_a_dead_process_may_have_run(start: Start, era: str, how: str) -
         key = caller.send("mcpd/call", server="it", tool="job", arguments=arguments)
     else:
         caller.request("mcpd/attach", server="it")
-        hello = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "x", "version": "1"},
-        }
-        caller.request("initialize", **hello)
+        caller.initialize()
         key = caller.send("tools/call", name="job", arguments=arguments)
     wait_until(lambda: counts(other).get("tasks/get", 0) > 0, lambda: "the task is not polled")
     with pytest.raises(Refused):

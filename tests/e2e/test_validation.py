@@ -14,7 +14,6 @@ from tests.e2e.test_one_call_path import (
     LATEST_LEGACY,
     MCP_CLIENTS,
     Call,
-    greet,
     name_of,
     over_control_api,
     over_socket,
@@ -136,7 +135,7 @@ def test_changing_validate_takes_effect_without_a_restart(start: Start) -> None:
     pid = daemon.status("one")["pid"]
     with Client(daemon.socket) as client:
         client.request("mcpd/attach", server="one", client={"name": "test"})
-        greet(client, LATEST_LEGACY)
+        client.initialize(LATEST_LEGACY)
         for servers, settings, is_error in (
             ({"one": fake(validate=True)}, {}, True),
             ({"one": fake(validate=False)}, {"validate": True}, False),
