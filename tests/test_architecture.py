@@ -62,7 +62,7 @@ LINES = {
     "mcpd/io": 781,
     "mcpd/model": 4_079,
     "mcpd/privacy": 502,
-    "mcpd/process": 1_302,
+    "mcpd/process": 1_318,
     "mcpd/protocol": 2_311,
     "mcpd/state": 1_417,
     "mcpd/supervision": 4_237,

@@ -1,9 +1,10 @@
-"""Ends the containers that a command starts with `docker run` or with the same command of another engine.
+"""Ends the containers that a command starts with `docker run`, `docker compose run` or another engine.
 
 A container is a child of its engine, so no signal to the command's processes reaches it, and the engine keeps
-it when the command is killed. Therefore the engine writes the container's ID to a file (`--cidfile`), and a
-script beside this file kills the container. The script needs nothing of the daemon: the guardian runs it if
-the daemon is killed, and the next daemon if the guardian was killed, too.
+it when the command is killed. Therefore the engine writes the container's ID to a file (`--cidfile`), or with
+`compose`, the file has the name that the container gets, and a script beside this file kills the container.
+The script needs nothing of the daemon: the guardian runs it if the daemon is killed, and the next daemon if
+the guardian was killed, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from shlex import quote
 import msgspec
 import trio
 
+from mcpd.files.regular import open_regular_file
 from mcpd.process.labels import start_process
 
 CONTAINERS = "containers"
@@ -57,7 +59,7 @@ _SCRIPT = """\
 {environment}
 cd {cwd}
 for file in {files}; do
-    id=$(cat "$file") || continue
+    [ -f "$file" ] && id=$(head -c {size} "$file") || continue
     case $id in '' | {before}) continue ;; esac
     {engine} kill "$id"
     {remove}
@@ -77,6 +79,8 @@ class Containers(msgspec.Struct, frozen=True):
     """A private directory for the files with IDs, and for the script."""
     own_file: str
     """The file for the ID in the definition itself; empty if there is none."""
+    name: str
+    """The name that `compose` gives to the container; empty if the engine writes its ID."""
     removes: bool
     """Whether the engine is to remove a container that has ended (`--rm`)."""
     environment: Mapping[str, str]
@@ -94,6 +98,7 @@ class Containers(msgspec.Struct, frozen=True):
             cwd=quote(self.cwd),
             files=quote(self.own_file) if self.own_file else f"{quote(self.directory)}/id*",
             before=quote(_read_id(self.own_file) or "none") if self.own_file else "none",
+            size=_MAX_ID,
             engine=self.engine,
             remove=f'{self.engine} rm -f "$id"' if self.removes else ":",
             directory=quote(self.directory),
@@ -101,6 +106,9 @@ class Containers(msgspec.Struct, frozen=True):
         )
         with open(os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
+        if self.name:
+            with open(f"{self.directory}/id", "x") as file:
+                file.write(self.name)
 
     async def end(self) -> None:
         """Kill the containers. While that runs, the processes of their engine must not be killed."""
@@ -119,9 +127,9 @@ class Containers(msgspec.Struct, frozen=True):
 
 def _read_id(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(_MAX_ID).strip()
-    except OSError:
+        with open_regular_file(path) as (file, _):
+            return file.read(_MAX_ID).decode("ascii", "replace").strip()
+    except (OSError, ValueError):
         return ""
 
 
@@ -133,13 +141,17 @@ def track_containers(
 
     A definition that has this option itself keeps it. A Docker client in a snap cannot write such a file.
     """
-    words = list(argv)
+    words, name = list(argv), ""
     found = _find_run(words)
     if found is not None:
         first, place = found
         options, engine = " ".join(words[place:]), " ".join(map(quote, words[:first]))
-        own = _OWN_FILE.search(options)
-        if own is None:
+        if words[first] == "compose":
+            if re.search(r"(?:^|\s)--name[=\s]", options):
+                return tuple(words), None  # it may be the option of the program in the container
+            own, name = None, "-".join(("mcpd", *directory.split("/")[-2:]))
+            words.insert(place, f"--name={name}")
+        elif (own := _OWN_FILE.search(options)) is None:
             words.insert(place, f"--cidfile={directory}/id")
     else:
         for place, word in enumerate(words[1:], 1):
@@ -159,6 +171,7 @@ def track_containers(
         engine=engine,
         directory=directory,
         own_file=os.path.join(cwd, own[1].strip("'\"")) if own is not None else "",
+        name=name,
         removes=re.search(r"(?:^|\s)--rm(?:=true)?(?:\s|$)", options) is not None,
         environment={name: text for name, text in env.items() if _ENGINE_VARIABLES.fullmatch(name)},
         cwd=cwd,
@@ -174,11 +187,14 @@ def _find_run(words: Sequence[str]) -> tuple[int, int] | None:
         start = next((place for place, name in enumerate(names) if name in ENGINES), 0)
     if names[start] not in ENGINES:
         return None
+    client = 0
     for place in range(start + 1, len(words)):
         word, before = words[place], words[place - 1]
         if word == "run":
-            return place - (before == "container"), place + 1
-        if not (word.startswith("-") or before.startswith("-") or word == "container"):
+            return client or place, place + 1
+        if word in ("container", "compose") and not client:
+            client = place
+        elif not (word.startswith("-") or before.startswith("-")):
             return None
     return None
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import FAKE
+from tests.e2e.harness import FAKE, fake
 from tests.processes import wait_until
 
 CLIENT = """
@@ -65,7 +65,8 @@ class Engine:
             words = json.loads(request)
             if "run" in words:
                 self.started += 1
-                id = f"{self.started:064x}"
+                names = [word.split("=")[1] for word in words if word.startswith("--name=mcpd-")]
+                id = names[0] if "compose" in words else f"{self.started:064x}"
                 container = self.containers[id] = subprocess.Popen(
                     ["/bin/sh", "-c", f"{sys.executable} -I -S {FAKE}; exec sleep 999"],
                     stdin=files[0],
@@ -119,6 +120,11 @@ def definitions(directory: Path, engine: Engine) -> dict[str, Any]:
             **more,
         },
         "shell": {"command": "sh", "args": ["-c", "cd / && exec docker -D run -i --rm image"], **more},
+        "compose": {
+            "command": "docker",
+            "args": ["compose", "-f", "x.yaml", "run", "--rm", "-T", "service"],
+            **more,
+        },
         "own": {
             "command": "env",
             "args": ["B=1", "docker", "run", f"--cidfile={directory}/own.id", "-i", "image"],
@@ -171,3 +177,11 @@ def test_a_detached_container_ends_with_its_failed_server(
     daemon = start({"it": server})
     daemon.wait_status("it", lambda status: status["status"] == "failed")
     wait_until(lambda: engine.started > 0 and engine.running() == 0)
+
+
+def test_an_id_file_that_is_a_pipe_is_not_read(start: Start, engine: Engine, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "own.id")
+    daemon = start({"own": definitions(tmp_path, engine)["own"], "fake": fake()})
+    daemon.wait_connected("fake")
+    daemon.wait_status("own", lambda status: status["status"] == "failed")
+    assert daemon.stop() == 0
