@@ -183,14 +183,14 @@ def _reopen_closed_streams() -> None:
 def _buffered(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     """Return a stream for the same descriptor, whose buffer repeats a partial write until all is written."""
     return io.TextIOWrapper(
-        io.BufferedWriter(_PatientFile(stream.fileno(), "w", closefd=False)),
+        io.BufferedWriter(_BlockingFile(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering or stream.isatty(),
     )
 
 
-class _PatientFile(io.FileIO):
+class _BlockingFile(io.FileIO):
     """A file that waits until a non-blocking descriptor accepts data, as a blocking one does."""
 
     def write(self, data: ReadableBuffer, /) -> int:

@@ -52,7 +52,7 @@ protocol, so this number only falls."""
 
 LINES = {
     "mcpd": 1_046,
-    "mcpd/api": 5_572,
+    "mcpd/api": 5_570,
     "mcpd/auth": 5_249,
     "mcpd/calls": 6_825,
     "mcpd/client": 1_322,
@@ -71,7 +71,7 @@ LINES = {
     "ctl": 5_165,
     "ctl/bridge": 1_765,
     "ctl/commands": 4_669,
-    "ctl/editors": 4_348,
+    "ctl/editors": 4_350,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

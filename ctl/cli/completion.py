@@ -177,7 +177,7 @@ _BREAKS = "@=:"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@=+,%")
 
 
-class _Safe:
+class _SafeCompletion:
     """Overrides of click's classes: our own script, and only candidates that can be typed."""
 
     source_template: ClassVar[str]
@@ -195,7 +195,7 @@ class _Safe:
         return kept
 
 
-class _Bash(_Safe, ShellComplete):
+class _Bash(_SafeCompletion, ShellComplete):
     name = "bash"
     source_template = _BASH
 
@@ -212,14 +212,14 @@ class _Bash(_Safe, ShellComplete):
         )
 
 
-class _Zsh(_Safe, ZshComplete):
+class _Zsh(_SafeCompletion, ZshComplete):
     source_template = _ZSH
 
     def complete(self) -> str:
         return "\n".join(f"{item.type}\n{item.value}\n{item.help or '_'}" for item in self.candidates())
 
 
-class _Fish(_Safe, FishComplete):
+class _Fish(_SafeCompletion, FishComplete):
     source_template = _FISH
 
     def complete(self) -> str:

@@ -24,16 +24,16 @@ Line = Sequence[str]
 _STYLES = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
-class Painted(str):
+class StyledText(str):
     """Text with a style, which is used if the output has colors."""
 
     __slots__ = ("style",)
     style: str
 
 
-def paint(text: str, style: str) -> Painted:
+def paint(text: str, style: str) -> StyledText:
     """Return `text` in the style green, red, yellow, cyan, dim or bold."""
-    painted = Painted(text)
+    painted = StyledText(text)
     painted.style = style
     return painted
 
@@ -206,7 +206,7 @@ def _styled(parts: Line, colored: bool) -> str:
     shown = []
     for part in parts:
         text = _clean_inner(part)
-        if colored and isinstance(part, Painted):
+        if colored and isinstance(part, StyledText):
             text = f"\x1b[{_STYLES[part.style]}m{text}\x1b[0m"
         shown.append(text)
     return "".join(shown) if colored else "".join(shown).rstrip()
@@ -303,7 +303,7 @@ def _laid_out(row: Line, widths: Sequence[int], kept: Sequence[int], right: Sequ
 
 
 def _styled_like(model: str, text: str) -> str:
-    return paint(text, model.style) if isinstance(model, Painted) else text
+    return paint(text, model.style) if isinstance(model, StyledText) else text
 
 
 def labelled_lines(rows: Sequence[tuple[str, str | Sequence[str]]]) -> list[Line]:

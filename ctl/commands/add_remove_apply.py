@@ -22,7 +22,7 @@ from ctl.cli.output import Output, paint
 from ctl.cli.text import count
 from ctl.commands.lifecycle import chosen_servers
 from ctl.daemon.client import Json
-from ctl.editors.secrets import lift_secrets
+from ctl.editors.secrets import extract_secrets
 from ctl.explain.next_steps import variable_step
 from ctl.show.progress import (
     change_each,
@@ -155,7 +155,7 @@ def add(
 
 def _warn_about_secrets(cli: CliContext, name: str, definition: Json) -> None:
     """Say how to keep secrets out of the file, and how to refer to them. The shell has kept them, too."""
-    lifted = lift_secrets(name, definition, {})
+    lifted = extract_secrets(name, definition, {})
     for secret in lifted.secrets:
         cli.out.warning(f"{secret.location} looks like a secret, and is in the file in plain text")
     if lifted.secrets:

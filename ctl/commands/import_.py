@@ -323,7 +323,7 @@ def _show_section(cli: CliContext, title: str, lines: Sequence[str]) -> None:
 
 
 def _server_lines(plan: ImportPlan, server: MergedServer, user: UserContext) -> list[Line]:
-    definition = masked_definition(plan.lifted[server.name])
+    definition = masked_definition(plan.without_secrets[server.name])
     disabled = ", disabled" if definition.get("enabled") is False else ""
     label = "  url: " if "url" in definition else "  runs: "
     lines: list[Line] = [[paint(server.name, "bold"), disabled], [label, _describe_target(definition)]]
@@ -335,7 +335,7 @@ def _server_lines(plan: ImportPlan, server: MergedServer, user: UserContext) -> 
         lines.append(["  directory: ", str(definition["cwd"])])
     lines.append(["  from: ", "; ".join(_describe(one, user, server.name) for one in server.sources)])
     lines += [["  note: ", note] for note in server.notes]
-    secrets = plan.lifted[server.name].secrets
+    secrets = plan.without_secrets[server.name].secrets
     lines += [["  secret: ", f"{one.location} is in plain text in the file"] for one in secrets]
     lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed_secrets]
     if server.name in plan.blocked:
@@ -396,7 +396,7 @@ def _plan_json(plan: ImportPlan) -> Json:
 
 
 def _server_json(server: MergedServer, plan: ImportPlan) -> Json:
-    safe = plan.lifted[server.name]
+    safe = plan.without_secrets[server.name]
     return {
         "name": server.name,
         "definition": masked_definition(safe),

@@ -24,7 +24,7 @@ from ctl.editors.install import FileChange
 from ctl.editors.install import install as install_entry
 from ctl.editors.install import uninstall as uninstall_entry
 from ctl.editors.install_report import (
-    LeftOn,
+    RemainingEntries,
     as_json,
     report_installed,
     report_left_on,
@@ -180,7 +180,7 @@ class _Installation:
         own = self._own_profile(target) if options.own else None
         if own is not None:
             entry = entry.only(own.servers, f"profile {own.name}")
-        left_on = LeftOn()
+        left_on = RemainingEntries()
 
         def entries_to_disable(key_path: KeyPath, document: Document) -> dict[str, str]:
             return self._to_disable(target, entry, document, left_on)
@@ -268,7 +268,7 @@ class _Installation:
         )
 
     def _to_disable(
-        self, target: InstallTarget, entry: TakeOver, document: Document, left_on: LeftOn
+        self, target: InstallTarget, entry: TakeOver, document: Document, left_on: RemainingEntries
     ) -> dict[str, str]:
         """Return the entries to disable and their servers in mcpd, and note the others in `left_on`."""
         redundant, take_over = entry.find(target, document), self.options.take_over
@@ -284,7 +284,7 @@ class _Installation:
         return {name: server for name, server in redundant.items() if name not in left_on.reasons}
 
     def _report(
-        self, target: InstallTarget, change: FileChange, left_on: LeftOn, own: OwnProfile | None
+        self, target: InstallTarget, change: FileChange, left_on: RemainingEntries, own: OwnProfile | None
     ) -> None:
         cli, dry_run = self.cli, self.options.dry_run
         report_installed(cli, target, change, dry_run=dry_run, user=self.user)

@@ -74,7 +74,7 @@ def login(
         asked["client_secret_name"] = client_secret
     if callback_port is not None:
         asked["callback_port"] = callback_port
-    way = _Way(no_browser, paste)
+    way = _LoginMethod(no_browser, paste)
     if all_servers:
         if server is not None or set(asked) != {"server", "scopes"}:
             raise UsageError(
@@ -100,14 +100,14 @@ def _show(cli: CliContext, what: str, server: str | None) -> int:
     return int(callback(server) if server else callback())
 
 
-class _Way(NamedTuple):
+class _LoginMethod(NamedTuple):
     """How a person logs in, according to the options."""
 
     no_browser: bool
     paste: bool
 
 
-def _log_in_to_all(cli: CliContext, asked: LoginParams, way: _Way) -> int:
+def _log_in_to_all(cli: CliContext, asked: LoginParams, way: _LoginMethod) -> int:
     """Log in to each server that needs it. One login may serve several. Exits with 4 if any failed."""
     done: list[LoginStatus] = []
     failed: list[dict[str, str]] = []
@@ -142,7 +142,7 @@ def _needing(cli: CliContext) -> list[str]:
     return list(dict.fromkeys([*answer.get("needed", []), *over]))
 
 
-def _log_in(cli: CliContext, asked: LoginParams, way: _Way) -> Reply[LoginStatus]:
+def _log_in(cli: CliContext, asked: LoginParams, way: _LoginMethod) -> Reply[LoginStatus]:
     """Log in, with the help of the person, and print the outcome unless the output is JSON."""
     headless = not has_browser(os.environ) or _is_remote_shell(os.environ)
     offer = cli.call("mcpd/login/begin", asked).value

@@ -25,9 +25,9 @@ from ctl.editors.read_entries import (
     valid_server_name,
 )
 from ctl.editors.secrets import (
-    LiftedDefinition,
+    ExtractedSecrets,
+    extract_secrets,
     free_secret_name,
-    lift_secrets,
     named_by_owner,
     replace_text,
 )
@@ -56,12 +56,14 @@ class ImportPlan:
     rules: Sequence[NewRule] = ()
     skipped_rules: Sequence[str] = ()
     """Notes about what the editors deny or ask about and no rule can say."""
-    lifted: dict[str, LiftedDefinition] = attrs.field(init=False)
+    without_secrets: dict[str, ExtractedSecrets] = attrs.field(init=False)
     """Server → definition with references in place of inline secrets."""
 
     def __attrs_post_init__(self) -> None:
         taken = dict(self.stored)
-        self.lifted = {one.name: lift_secrets(one.name, one.definition, taken) for one in self.merged.servers}
+        self.without_secrets = {
+            one.name: extract_secrets(one.name, one.definition, taken) for one in self.merged.servers
+        }
 
     @property
     def new_servers(self) -> list[MergedServer]:
@@ -202,9 +204,9 @@ def build_result(
     result = ImportResult(rules=plan.rules)
     taken = dict(plan.stored)
     for server in servers:
-        lifted = lift_secrets(server.name, server.definition, taken)
-        definition = lifted.definition
-        result.secrets |= {one.name: one.value for one in lifted.secrets}
+        without_secrets = extract_secrets(server.name, server.definition, taken)
+        definition = without_secrets.definition
+        result.secrets |= {one.name: one.value for one in without_secrets.secrets}
         for one in server.needed_secrets:
             value = answers.get(one.name) if one.value is None else one.value
             reference = secret_reference(one.name)

@@ -20,7 +20,7 @@ _MAX_MENTIONS = 30
 
 
 @attrs.define
-class LeftOn:
+class RemainingEntries:
     """The entries of an editor that stay on."""
 
     redundant: list[str] = attrs.field(factory=list)
@@ -60,7 +60,7 @@ def report_installed(
         )
 
 
-def report_left_on(cli: CliContext, left_on: LeftOn, again: str, *, dry_run: bool) -> None:
+def report_left_on(cli: CliContext, left_on: RemainingEntries, again: str, *, dry_run: bool) -> None:
     """Print the entries that stay on. `again` is the command that was run.
 
     Everything is part of the answer, on stdout, because it belongs to one of several editors.

@@ -15,7 +15,7 @@ import attrs
 
 from ctl.editors.convert_entry import is_proxy, unwrap_proxy
 from ctl.editors.read_entries import EntrySource, ImportCandidate
-from ctl.editors.secrets import lift_secrets, replace_text
+from ctl.editors.secrets import extract_secrets, replace_text
 from ctl.editors.variables import NeededSecret, secret_reference
 from mcpd.config.definition_view import is_enabled
 from mcpd.config.secret_store import read_secrets
@@ -165,7 +165,7 @@ def _rank(group: list[ImportCandidate]) -> tuple[bool, int]:
 
 def _merged(group: list[ImportCandidate], name: str) -> MergedServer:
     """Merge a group, with the definition that has the fewest secrets, and the directory they all imply."""
-    best = min(group, key=lambda one: len(lift_secrets("x", one.definition, {}).secrets))
+    best = min(group, key=lambda one: len(extract_secrets("x", one.definition, {}).secrets))
     definition = for_all_editors(best.definition, [one.definition for one in group])
     implied = {one.implied_cwd for one in group}
     if "cwd" not in definition and len(implied) == 1 and best.implied_cwd is not None:
@@ -243,7 +243,7 @@ def differing_parts(one: Definition, other: Definition, environ: Environ) -> tup
 def _parse(definition: Definition, environ: Environ) -> ServerSpec | None:
     servers = {"x": fill_in_secrets(definition, environ)}
     for form in ("{}.unset", "http://{}.unset"):  # the second is for URLs that begin with a variable
-        known = _UnsetFilled(environ, form)
+        known = _EnvironWithPlaceholders(environ, form)
         try:
             parsed = parse_servers(servers, environ=known, settings=Settings(), base_dir=Path("/"), path="$")
         except BadSpec:
@@ -265,7 +265,7 @@ def fill_in_secrets(definition: Definition, environ: Environ) -> dict[str, objec
     return replace_text(definition, "${secret:", "$${secret:")
 
 
-class _UnsetFilled(dict[str, str]):
+class _EnvironWithPlaceholders(dict[str, str]):
     """An environment in which an unset variable has its own name as its value."""
 
     def __init__(self, environ: Environ, form: str) -> None:

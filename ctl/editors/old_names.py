@@ -1,4 +1,4 @@
-"""What names the tools of servers that were taken over: permission lists, hooks, sub-agents and commands.
+"""Finds the permission lists, hooks, sub-agents and commands that name tools of servers that were taken over.
 
 An editor puts the name of an entry before its tools. When mcpd's entry replaces another one, its tools get
 other names, and a list that names the old ones has no effect any more.

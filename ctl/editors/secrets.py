@@ -39,25 +39,25 @@ class InlineSecret:
 
 
 @attrs.frozen
-class LiftedDefinition:
+class ExtractedSecrets:
     """A definition with references in place of its secrets."""
 
     definition: dict[str, object]
     secrets: tuple[InlineSecret, ...] = ()
 
 
-def lift_secrets(server: str, definition: Mapping[str, object], taken: dict[str, str]) -> LiftedDefinition:
+def extract_secrets(server: str, definition: Mapping[str, object], taken: dict[str, str]) -> ExtractedSecrets:
     """Replace the secrets of one server by references.
 
     `taken` maps the names in use to their values: each value is stored once, and two values never share a
     name. New secrets are added to it.
     """
-    work = _SecretLifter(server, taken)
+    work = _SecretExtractor(server, taken)
     lifted_definition = {key: work.field(key, value) for key, value in definition.items()}
-    return LiftedDefinition(lifted_definition, tuple(work.literals))
+    return ExtractedSecrets(lifted_definition, tuple(work.literals))
 
 
-def masked_definition(one: LiftedDefinition) -> dict[str, object]:
+def masked_definition(one: ExtractedSecrets) -> dict[str, object]:
     """Return the definition to show: secrets are `***`, wherever they will be stored."""
     definition = one.definition
     for secret in one.secrets:
@@ -65,7 +65,7 @@ def masked_definition(one: LiftedDefinition) -> dict[str, object]:
     return mask_definition(definition)
 
 
-class _SecretLifter:
+class _SecretExtractor:
     def __init__(self, server: str, taken: dict[str, str]) -> None:
         self.server = server
         self.taken = taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctl.cli.output import Line, Painted, paint, table
+from ctl.cli.output import Line, StyledText, paint, table
 from ctl.cli.text import clock_time, count, in_local_time
 from ctl.show.status import COLORS, exit_details, short_message
 
@@ -94,7 +94,7 @@ def _called(record: CallRecord) -> str:
     return name if name and method == "tools/call" else f"{method} {name}".strip()
 
 
-def _outcome(record: CallRecord) -> Painted:
+def _outcome(record: CallRecord) -> StyledText:
     outcome = record["outcome"]
     text = f"{outcome} (cached)" if record.get("cached") else outcome
     return paint(text, _OUTCOME_COLORS.get(outcome, "bold"))

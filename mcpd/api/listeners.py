@@ -1,6 +1,4 @@
-"""Listening sockets: opened or adopted from systemd. Clients are accepted, within limits, and HTTP is told
-from JSON lines.
-"""
+"""Opens listening sockets or adopts them from systemd, accepts clients within limits, and detects HTTP."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class Question(Protocol):
 
 
 class CallHandler(Protocol):
-    """The part of the engine that calls, and those who watch or continue them, use."""
+    """What calls use of the engine, and what the code that watches or continues them uses."""
 
     def on_answered(self, call: Call, message: Message) -> None: ...
     def on_failed(self, call: Call, error: McpdError) -> None: ...
@@ -323,7 +323,7 @@ class CallHandler(Protocol):
 
 
 class Progress(msgspec.Struct, eq=False):
-    """Keeps the progress that a client is told increasing over all rounds of a call."""
+    """Makes the progress that a client sees increase over all rounds of a call."""
 
     high: float = -math.inf
     """What was last reported."""

@@ -1,4 +1,4 @@
-"""Lists: requests for them, answered from the catalogs in pages of mcpd's own, and who hears of changes."""
+"""Lists: requests for them, answered from the catalogs in mcpd's own pages, and notifications of changes."""
 
 from __future__ import annotations
 

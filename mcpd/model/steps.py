@@ -12,7 +12,7 @@ result."""
 
 
 def run_steps(steps: Steps[T]) -> T:
-    """Do all of the work at once. `support.turns.in_turns` lets other tasks run between the steps instead."""
+    """Do all of the work at once. `io.turns.in_turns` lets other tasks run between the steps instead."""
     while True:
         try:
             next(steps)

@@ -114,8 +114,8 @@ async def run_health_checks(
 def _is_answer(link: Channel, error: McpdError, usual: tuple[int, str]) -> bool:
     """Return whether this is an error that a working server may answer, because it need not know the method.
 
-    An HTTP error is none, because the server would refuse any request in this way. Nor is another error in a
-    session, which may be lost, unless it is the `usual` one.
+    An HTTP error does not count, because the server would refuse any request in this way. In a session, which
+    may be lost, other errors count only if they are the `usual` one.
     """
     if not isinstance(error, UpstreamRefused):
         return False

@@ -287,7 +287,7 @@ class ManagedServer:
     @property
     def catalog(self) -> Catalog | None:
         """The lists as last fetched or cached; None if they were never fetched. While the server is off, the
-        lists are empty: nothing of it is listed anywhere.
+        lists are empty.
         """
         known = self._catalog_sync.catalog
         return _NOTHING if known is not None and self._desired.is_off else known

@@ -150,7 +150,7 @@ class ServerLog:
         self.position += 1
 
     def _publish(self, lines: list[str]) -> None:
-        """Write stored lines to the file, and wake who waits for them."""
+        """Write stored lines to the file, and wake all tasks that wait for them."""
         if self._shared is None:
             self._write(lines)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 
-from mcpd.calls.stages.spans import MAX_ANSWER, ShortAnswers, SpanFacts, span_attributes
+from mcpd.calls.stages.spans import MAX_ANSWER, BoundedResponseAdapter, SpanFacts, span_attributes
 from mcpd.model.events import CallOutcome, CallRecord
 
 FACTS = SpanFacts(1000.0, 0.5, "", "", '"a-1"', "2025-11-25")
@@ -91,7 +91,7 @@ def test_long_answer_of_the_collector_is_not_read() -> None:
         threading.Thread(target=server.serve_forever).start()
         try:
             with requests.Session() as session:
-                session.mount("http://", ShortAnswers())
+                session.mount("http://", BoundedResponseAdapter())
                 answer = session.post(f"http://127.0.0.1:{server.server_port}", b"x", timeout=60)
                 assert answer.ok
                 assert len(answer.content) == MAX_ANSWER

@@ -114,7 +114,7 @@ def explain_policy(gateway: Gateway, params: PolicyParams) -> PolicyResult:
 
 
 def _assumed_client(gateway: Gateway, params: PolicyParams, found: ClientFacts | None) -> ClientFacts:
-    """Return the facts of the client in question: what is asked for, else what is known of it."""
+    """Return the facts of the client, some of which the parameters may replace."""
     known = found or ClientFacts(names=(params.client,), shown=(params.client,))
     directory = known.directory if params.directory is None else params.directory
     if params.profile is not None:

@@ -69,7 +69,7 @@ class CacheStageFactory:
         return number
 
 
-class _Asked(msgspec.Struct, eq=False):
+class _PendingResult(msgspec.Struct, eq=False):
     """A request that is at the server."""
 
     entry: tuple[str, bytes, int]
@@ -85,7 +85,7 @@ class _Asked(msgspec.Struct, eq=False):
     """Whether only `owner` may use it; also if there is no result."""
 
 
-_ASKED = Attachment[_Asked]("the request at the server that others wait for")
+_ASKED = Attachment[_PendingResult]("the request at the server that others wait for")
 
 
 @attrs.define(eq=False)
@@ -118,16 +118,16 @@ class CacheStage(Stage):
                 results.hits += 1
                 return Answer(_with_ttl(found.result, found.fresh_until - now))
         for use_by in (owner,) if is_private else (0, owner):
-            first: _Asked | None = results.pending.get((self.feature, key, use_by))
+            first: _PendingResult | None = results.pending.get((self.feature, key, use_by))
             if first is not None and first.epoch == epoch:
                 return partial(self._wait, call, first)
         results.misses += 1
         entry = (self.feature, key, owner if is_private else 0)
-        asked = _Asked(entry, owner, self.server.upstream, epoch)
+        asked = _PendingResult(entry, owner, self.server.upstream, epoch)
         results.pending[entry] = call.slots[_ASKED] = asked
         return None
 
-    async def _wait(self, call: Call, first: _Asked) -> Answer | None:
+    async def _wait(self, call: Call, first: _PendingResult) -> Answer | None:
         """Return the answer to an equal request; None if the call must be sent itself."""
         await first.done.wait()
         await trio.lowlevel.checkpoint_if_cancelled()

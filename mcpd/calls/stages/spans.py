@@ -50,7 +50,7 @@ class SpanFacts(NamedTuple):
     protocol_version: str
 
 
-class Rarely(logging.Filter):
+class ExportErrorFilter(logging.Filter):
     """Admits one warning or error per LOG_INTERVAL: the SDK logs each failed export twice, every few seconds.
     Less severe records pass, and are not counted.
     """
@@ -69,10 +69,10 @@ class Rarely(logging.Filter):
         return True
 
 
-logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").addFilter(Rarely())
+logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").addFilter(ExportErrorFilter())
 
 
-class ShortAnswers(HTTPAdapter):
+class BoundedResponseAdapter(HTTPAdapter):
     """Reads at most MAX_ANSWER bytes of what the collector answers."""
 
     def send(
@@ -104,7 +104,7 @@ class CallSpanExporter:
             attributes[SERVICE_NAME] = "mcpd"
         session = requests.Session()
         for scheme in ("http://", "https://"):
-            session.mount(scheme, ShortAnswers())
+            session.mount(scheme, BoundedResponseAdapter())
         url = endpoint.rstrip("/") + "/v1/traces"
         self._exporter = OTLPSpanExporter(url, timeout=_TIMEOUT, session=session)
         self._provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)

@@ -8,7 +8,7 @@ import pytest
 
 from ctl.editors.config_files import BY_NAME
 from ctl.editors.convert_entry import MappedEntry, RawEntry, map_entry
-from ctl.editors.secrets import lift_secrets, masked_definition
+from ctl.editors.secrets import extract_secrets, masked_definition
 from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.server_spec import RemoteSpec
@@ -81,7 +81,7 @@ def test_the_login_of_each_editor(editor: str, fields: dict[str, object], oauth:
 def test_the_secret_of_a_client_goes_to_the_secret_store() -> None:
     definition = mapped("cursor", auth={"CLIENT_ID": "abc", "CLIENT_SECRET": "hush-hush"}).definition
     taken: dict[str, str] = {}
-    lifted = lift_secrets("issues", definition, taken)
+    lifted = extract_secrets("issues", definition, taken)
     assert lifted.definition["oauth"] == {
         "clientId": "abc",
         "clientSecret": "${secret:ISSUES_CLIENT_SECRET}",

@@ -12,7 +12,7 @@ from ctl.editors.convert_entry import RawEntry, map_entry, unwrap_proxy
 from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.merge import MergeResult, for_all_editors, merge_candidates
 from ctl.editors.read_entries import EntrySource, ImportCandidate, valid_server_name
-from ctl.editors.secrets import lift_secrets, masked_definition
+from ctl.editors.secrets import extract_secrets, masked_definition
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
@@ -198,7 +198,7 @@ BEARER, COMMIT, RANDOM = "Bearer abc123def", "0123456789abcdef" * 2 + "01234567"
 )
 def test_secrets_are_found_and_replaced_by_references(key: str, value: object, after: object) -> None:
     """By their names and by their form; nothing else is replaced."""
-    done = lift_secrets("srv", {key: value}, {})
+    done = extract_secrets("srv", {key: value}, {})
     assert done.definition == {key: value if after is None else after}
     assert bool(done.secrets) is (after is not None)
     for secret in done.secrets:
@@ -209,12 +209,12 @@ def test_secrets_are_found_and_replaced_by_references(key: str, value: object, a
 def test_each_secret_value_has_one_name() -> None:
     """Two accounts of one service are common."""
     taken: dict[str, str] = {}
-    first = lift_secrets("a", {"env": {"TOKEN": "value-one"}}, taken)
-    second = lift_secrets("b", {"env": {"TOKEN": "value-two"}}, taken)
-    third = lift_secrets("c", {"env": {"OTHER_TOKEN": "value-one"}}, taken)
+    first = extract_secrets("a", {"env": {"TOKEN": "value-one"}}, taken)
+    second = extract_secrets("b", {"env": {"TOKEN": "value-two"}}, taken)
+    third = extract_secrets("c", {"env": {"OTHER_TOKEN": "value-one"}}, taken)
     assert [done.secrets[0].name for done in (first, second, third)] == ["TOKEN", "B_TOKEN", "TOKEN"]
-    again = lift_secrets("token", {"headers": {"Authorization": "Bearer value-four"}}, taken)
-    again = lift_secrets("token", {"headers": {"Authorization": "Bearer value-five"}}, taken)
+    again = extract_secrets("token", {"headers": {"Authorization": "Bearer value-four"}}, taken)
+    again = extract_secrets("token", {"headers": {"Authorization": "Bearer value-five"}}, taken)
     assert again.secrets[0].name == "TOKEN_TOKEN_2"
 
 
