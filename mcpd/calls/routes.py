@@ -56,7 +56,7 @@ class StageFactory(Protocol):
         """Return whether any calls of the method may have the stage."""
 
     def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> Stage | None:
-        """Return the stage for calls of one tool or prompt (`name`), or of a method; None if it has none."""
+        """Return the stage for calls of one tool (`name`), or of a method; None if it has none."""
 
 
 _Key = tuple[Scope, str, str | bytes]

@@ -151,9 +151,11 @@ class AggregateServer:
         """Route a tool or prompt by its public name."""
         name, index = wire.string(members, "name"), self.lists.index()
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name, index)
-        if method == "tools/call" and server.catalog is not None:
+        is_tool = method == "tools/call"
+        if is_tool and server.catalog is not None:
             index.known_calls[_name_member(name)] = server.spec.name, own, _name_member(own)
-        return Target(server=server, params=replace_member(members, "name", own), tool=own)
+        tool = own if is_tool else ""
+        return Target(server=server, params=replace_member(members, "name", own), tool=tool)
 
     def _owner_of(self, member: str, name: str, index: AggregateIndex) -> tuple[ManagedServer, str]:
         given = self.lists.given

@@ -315,6 +315,17 @@ async def test_denied_server_cannot_be_used_in_another_way(w: World, kind: Any) 
         assert listed["result"][member] == []
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_rules_about_prompts_are_not_those_about_tools(w: World, kind: Any) -> None:
+    name = "review" if kind.get("single", True) else "srv__review"
+    client = Client(w, **kind)
+    apply(w, rule("deny", prompts=("review",)))
+    assert_refused(w, client.ask("prompts/get", name=name), "denied")
+    apply(w, rule("deny", tools=("review",)))
+    assert client.ask("prompts/get", name=name) is None
+    assert len(w.wire.frames) == 1
+
+
 async def test_control_api_is_refused_the_same(autojump_clock: Clock, w: World) -> None:
     answers: list[Json] = []
 

@@ -144,7 +144,7 @@ def test_index_follows_catalogs_servers_and_naming_style() -> None:
             {"name": "two__echo", "arguments": {"a": 1}},
             ("two", {"name": "echo", "arguments": {"a": 1}}, "echo", None),
         ),
-        ("prompts/get", {"name": "two__hello"}, ("two", {"name": "hello"}, "hello", None)),
+        ("prompts/get", {"name": "two__hello"}, ("two", {"name": "hello"}, "", None)),
         ("resources/read", {"uri": "a:1"}, ("one", {"uri": "a:1"}, "", None)),
         ("resources/read", {"uri": "mcpd://two/a:1"}, ("two", {"uri": "a:1"}, "", ("a:1", "mcpd://two/a:1"))),
         ("resources/read", {"uri": "mcpd://two/new"}, ("two", {"uri": "new"}, "", ("new", "mcpd://two/new"))),
