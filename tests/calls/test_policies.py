@@ -395,6 +395,14 @@ async def test_tasks_belong_to_the_client_that_made_them(w: World, modern: bool)
         assert_refused(w, other.ask(f"tasks/{method}", taskId="t-1"), "invalid_arguments")
         assert_refused(w, one.ask(f"tasks/{method}", taskId="t-2"), "invalid_arguments")
         assert_refused(w, other.ask(f"tasks/{method}", taskId="t-1", taskID="t-2"), "invalid_arguments")
+    w.lose()  # its next process counts from the beginning
+    w.connect()
+    w.server.upstream = make_upstream(w.wire, version, tools={}, **extension)
+    assert_refused(w, one.ask("tasks/get", taskId="t-1"), "invalid_arguments")
+    result_of(other, "tools/call", created, name="delete_repo", arguments={}, task={})
+    assert_refused(w, one.ask("tasks/get", taskId="t-1"), "invalid_arguments")
+    assert result_of(other, "tasks/get", done, taskId="t-1")["taskId"] == "t-1"
+    one, other = other, one
     if not modern:
         listed = {"tasks": [task, {**task, "taskId": "t-2"}], "nextCursor": "x"}
         assert result_of(one, "tasks/list", listed) == {"tasks": [task], "nextCursor": "x"}

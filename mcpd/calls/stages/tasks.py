@@ -1,6 +1,7 @@
 """The stage that lets each client reach only the tasks that its own calls became, as far as policies allow.
 
-A server knows one client, mcpd, and shows all of its tasks to each.
+A server knows one client, mcpd, and shows all of its tasks to each. A process that was started again may
+count the ids of its tasks from the beginning.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from mcpd.config.settings import Settings
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import CallOutcome
 from mcpd.model.policy import ItemKind
+from mcpd.model.server_spec import StdioSpec
 from mcpd.model.text import shorten
 from mcpd.protocol.extensions import TASKS
 from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.transports.base import Channel
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -36,6 +39,13 @@ _MAX_RESULT = 64 * 1024
 class _OwnedTask:
     owner: object
     tool: str
+    link: ref[Channel]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection on which it was announced has ended: another task may have its id."""
+        link = self.link()
+        return link is None or link.end_error is not None
 
 
 _TASKS = Attachment[dict[str, _OwnedTask]]("the tasks of clients, by id")
@@ -73,7 +83,9 @@ class NewTaskStage(Stage):
             members = wire.members_or_empty(members["task"])
         if task := wire.string_or(members, "taskId"):
             known = _tasks(call.server)
-            known.setdefault(task, _OwnedTask(_owner(call), call.tool))
+            if task not in known or known[task].is_lost:
+                known.pop(task, None)
+                known[task] = _OwnedTask(_owner(call), call.tool, ref(call.upstream.link))
             if len(known) > _MAX_TASKS:
                 del known[next(iter(known))]
 
@@ -94,8 +106,8 @@ class OwnTaskStage(Stage):
         except BadFrame as error:
             text = f"{call.route.method}: {error}"
             raise InvalidArguments(text, [Problem("$", str(error))]) from None
-        found = _tasks(call.server).get(task)
-        if found is None or found.owner != _owner(call):
+        found = _own_task(call, task)
+        if found is None:
             text = f"{call.route.method}: this client has no task {shorten(task, 80)!r}"
             raise InvalidArguments(text, [Problem("$.taskId", "unknown task")])
         _refuse_denied(self.policies, call, "tool", found.tool)
@@ -113,12 +125,12 @@ class OwnTaskListStage(Stage):
         _refuse_denied(self.policies, call, "method", call.route.method)
 
     def after(self, call: Call, result: Raw | bytes) -> bytes:
-        known, owner, members = _tasks(call.server), _owner(call), wire.members_or_empty(result)
-        own = []
-        for task in _array(members):
-            found = known.get(wire.string_or(wire.members_or_empty(task), "taskId"))
-            if found is not None and found.owner == owner:
-                own.append(task)
+        members = wire.members_or_empty(result)
+        own = [
+            task
+            for task in _array(members)
+            if _own_task(call, wire.string_or(wire.members_or_empty(task), "taskId")) is not None
+        ]
         return msgspec.json.encode({**members, "tasks": own})
 
 
@@ -142,6 +154,14 @@ def _owner(call: Call) -> object:
         return ref(call.caller)
     client = call.caller.facts(call.context)
     return (client.executable, client.transport, client.names)
+
+
+def _own_task(call: Call, task: str) -> _OwnedTask | None:
+    """Return the task with this id if it is the client's. Those of a local process end with it."""
+    found = _tasks(call.server).get(task)
+    if found is None or found.owner != _owner(call):
+        return None
+    return None if found.is_lost and isinstance(call.server.spec, StdioSpec) else found
 
 
 def _tasks(server: ManagedServer) -> dict[str, _OwnedTask]:
