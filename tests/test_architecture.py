@@ -56,7 +56,7 @@ LINES = {
     "mcpd/auth": 5_249,
     "mcpd/calls": 6_845,
     "mcpd/client": 1_322,
-    "mcpd/config": 4_714,
+    "mcpd/config": 4_736,
     "mcpd/files": 620,
     "mcpd/gateway": 3_364,
     "mcpd/io": 781,

@@ -35,6 +35,14 @@ _REFERENCE = (
 _FETCHED = r"\$\{(?:secret|credential|file|cmd):[^{}]*\}"
 # No repetition below can start again within what it has matched, so the cost is linear.
 _USERINFO = r"(?<=://)([^/@\s:]*+):([^/@\s]++)@"
+_USER_ALONE = r"(?i)(https?://)([^/@\s:${]{6,}+)@"
+_NAMED = r"((?i:x-[a-z-]++|authorization)(?=:)|[A-Za-z_][A-Za-z0-9_.-]*+(?==|:\s))((?:=|:\s*+)(?=\S))"
+"""At the start of the value of an option: `docker run -e NAME=VALUE`, `--header "NAME: VALUE"`."""
+_INSIDE_TEXT = (
+    r"(?<![\w./@~-])([A-Za-z_][\w-]{0,63}+)(\\*+[\"']?\s*+(?:=|:(?=[\s\"'\\]))\s*+\\*+[\"']?"
+    r"(?:(?:Bearer|Basic|Token|Digest|ApiKey)\s++)?)((?<=[\"'])[^\"'\\]{6,}+|[^\s\"'\\,;&]{6,}+)"
+)
+"""Groups: a name, what is between, and its value, in a shell command, in JSON, or in a connection string."""
 _QUERY = r"(?<=[?&])([^=?&#\s]++)=([^&#\s]++)"
 
 
@@ -60,6 +68,10 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution
             found.update(_literal_parts(text))
         for password in re.findall(_USERINFO, text):
             found.update(_literal_parts(password[1]))
+        found.update(token for _, token in re.findall(_USER_ALONE, text))
+        for inner, _, value in re.findall(_INSIDE_TEXT, text):
+            if is_secret_name(inner):
+                found.update(_literal_parts(value))
         if "://" in text:
             found.update(value for key, value in re.findall(_QUERY, text) if is_secret_name(key))
         found.update(KNOWN_TOKENS.findall(text))
@@ -152,7 +164,15 @@ def _mask_text(name: str, text: str) -> str:
         scheme = SCHEME.match(text)
         rest = text[scheme.end() :] if scheme else text
         return (scheme[0] if scheme else "") + _mask_around_references(rest)
+    if (named := re.match(_NAMED, text)) and is_secret_name(named[1]):
+        return named[0] + _mask_text(named[1], text[named.end() :])
     text = re.sub(_USERINFO, lambda m: f"{m[1]}:{_mask_around_references(m[2])}@", text)
+    text = re.sub(_USER_ALONE, rf"\1{MASK}@", text)
+    text = re.sub(
+        _INSIDE_TEXT,
+        lambda m: f"{m[1]}{m[2]}{_mask_around_references(m[3])}" if is_secret_name(m[1]) else m[0],
+        text,
+    )
     if "://" in text:
         text = re.sub(
             _QUERY, lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) and "${" not in m[2] else m[0], text
@@ -194,9 +214,11 @@ def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:
         if _is_option(value):
             option, equals, rest = value.partition("=")
             if equals:
-                yield option.lstrip("-"), rest
+                yield from _named_strings(rest, option.lstrip("-"))
         else:
             yield name, value
+            if named := re.match(_NAMED, value):
+                yield named[1], value[named.end() :]
 
 
 def _is_option(text: str) -> bool:

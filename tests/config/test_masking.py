@@ -52,12 +52,33 @@ def test_variables_are_secret_except_those_of_the_session(variable: str, is_mask
         ({"headers": {"Authorization": "Bearer 123456"}}, {"123456", "Bearer 123456"}),
         ({"url": "https://u:123456@h/?token=234567&q=345678"}, {"123456", "234567"}),
         ({"url": "https://[::1/?token=234567"}, {"234567"}),
-        ({"args": ["?token=234567"]}, set()),
+        (
+            {"args": ["run", "-e", "API_TOKEN=12, 34", "--env=MY_KEY=234567", "-e", "A=345678"]},
+            {"12, 34", "234567"},
+        ),
+        (
+            {"args": ["--header", "X-Api-Key:123456", "--header=Authorization: Bearer 234567"]},
+            {"123456", "234567", "Bearer 234567"},
+        ),
+        (
+            {"args": ["-c", "exec API_TOKEN=123456 x"], "env": {"C": "h=1;Password=234567;"}},
+            {"123456", "234567"},
+        ),
+        ({"env": {"HEADERS": '{"Authorization": "Bearer 123456", "Version": "2"}'}}, {"123456"}),
+        ({"url": "https://123456@h/", "args": ["https://${TOKEN}@h", "ssh://someone@h"]}, {"123456"}),
+        (
+            {"args": ["-v", "/my/token:/token:ro", "my-token:latest", "author: nobody", "https://h/key"]},
+            set(),
+        ),
+        ({"args": ["?token=234567"]}, {"234567"}),
         ({"args": ["use ghp_0123456789 now"]}, {"ghp_0123456789"}),
     ],
 )
-def test_secret_literals_are_found(definition: dict[str, object], secrets: set[str]) -> None:
+def test_secret_literals_are_found_and_not_shown(definition: dict[str, object], secrets: set[str]) -> None:
     assert secret_values(definition, []) == secrets
+    shown = repr(mask_definition(definition))
+    assert not [secret for secret in secrets if secret in shown]
+    assert secrets or shown == repr(definition)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +120,7 @@ HOSTILE = (
     "\\",
     '"a\\',
     "sk-",
+    "key= ",
 )
 
 
