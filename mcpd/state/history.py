@@ -73,7 +73,8 @@ class _Seen:
             return 0  # always followed by the outcome, which says more
         now = (state, hash(message))  # a server decides how long the message is
         previous, self.state = self.state, now
-        unchanged = previous is not None and previous[0] is state and not failed and not event.by
+        is_known = not event.by or previous == now  # the server's second connection repeats what was asked
+        unchanged = previous is not None and previous[0] is state and not failed and is_known
         if unchanged and (state is not ServerState.PENDING or previous == now):
             return 0  # new details, or the same state in other words
         connected_at, self.connected_at = self.connected_at, ""

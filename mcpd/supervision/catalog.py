@@ -21,6 +21,8 @@ MAX_ENTRIES = 10_000
 """Entries of one list."""
 MAX_NAME = 64 * 1024
 """Bytes of the name or URI of an entry, as JSON: names are compared, renamed, and shown."""
+_COMPARED = 1024 * 1024
+"""Bytes of entries that are compared as JSON values; more would delay others."""
 SHOWN_NAMES = 5
 """Names in a description of changed entries; of the others, only the number is shown."""
 
@@ -207,11 +209,21 @@ def _summarize_changes(feature: str, old: Catalog | None, new: Catalog) -> str:
     added = [name for name in now if name not in was]
     removed = [name for name in was if name not in now]
     changed = [name for name in now if name in was and was[name] != now[name]]
+    if sum(len(now[name]) for name in changed) <= _COMPARED:
+        changed = [name for name in changed if not _is_same(was[name], now[name])]
     if not (added or removed or changed):
         return ""
     counts = f"+{len(added)} -{len(removed)} ~{len(changed)}"
     signed = [*_name_list("+", added), *_name_list("-", removed), *_name_list("~", changed)]
     return counts if old is None else f"{counts}: {' '.join(signed)}"
+
+
+def _is_same(was: bytes, now: bytes) -> bool:
+    """Return whether only members have another order, as between the eras of an SDK."""
+    try:
+        return len(was) == len(now) and msgspec.json.decode(was) == msgspec.json.decode(now)
+    except wire.DECODE_ERRORS:
+        return False
 
 
 def _name_list(sign: str, names: list[str]) -> list[str]:

@@ -203,6 +203,18 @@ async def test_only_the_lists_that_changed_are_fetched_again() -> None:
     assert describe_changes(old, catalog) == [("tools", "+1 -0 ~0: +echo")]
 
 
+def test_members_in_another_order_are_no_change() -> None:
+    """As in the two eras of the Python SDK."""
+    tools = [
+        {"name": "echo", "inputSchema": {"type": "object", "title": "x"}},
+        {"inputSchema": {"title": "x", "type": "object"}, "name": "echo"},
+        {"inputSchema": {"title": "y", "type": "object"}, "name": "echo"},
+    ]
+    first, second, third = (Catalog(tools=(Item("echo", json.dumps(each).encode()),)) for each in tools)
+    assert describe_changes(first, second) == []
+    assert describe_changes(second, third) == [("tools", "+0 -0 ~1: ~echo")]
+
+
 async def test_filters_of_the_definition_hide_tools() -> None:
     """`include` applies before `exclude`; both are file name patterns."""
     tools: list[object] = [

@@ -49,7 +49,8 @@ async def test_events_survive_a_restart(tmp_path: Path) -> None:
     """Each event keeps its state, its cause and who requested it."""
     first = opened(tmp_path)
     first.record(status_event(ServerState.CONNECTED))
-    first.record(status_event(ServerState.DISABLED, "it was switched off", by="mcpctl (pid 7)"))
+    for _ in range(2):  # the second connection of a server
+        first.record(status_event(ServerState.DISABLED, "it was switched off", by="mcpctl (pid 7)"))
     await saved(first)
     entries = opened(tmp_path).history("it", 10).entries
     assert [(e.state, e.message, e.by) for e in entries] == [
