@@ -17,7 +17,7 @@ _FIRST_FD = 3
 
 
 def notify(**state: str | int) -> bool:
-    """Send state to the service manager: `notify(READY=1, STATUS="3 servers connected")`.
+    """Send state to the service manager: `notify(READY=1)`.
 
     RELOADING=1 is sent with MONOTONIC_USEC, as systemd requires. Line breaks in values become spaces. Never
     blocks and never raises; returns False if there is no service manager, or it is too busy.
