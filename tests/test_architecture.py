@@ -54,7 +54,7 @@ LINES = {
     "mcpd": 1_046,
     "mcpd/api": 5_570,
     "mcpd/auth": 5_249,
-    "mcpd/calls": 6_845,
+    "mcpd/calls": 6_846,
     "mcpd/client": 1_322,
     "mcpd/config": 4_736,
     "mcpd/files": 620,

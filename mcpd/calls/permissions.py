@@ -216,13 +216,14 @@ def refuse_denied(
     server.call_stats.denied += 1
     own, shown = definition_name(server), shorten(name, 80)
     why = f" ({rule.reason})" if rule.reason else ""
-    command = ["mcpctl", "policy", "test", _name_for(rule, client)]
-    command += [f"{shown}@{own}", *(() if kind == "tool" else ("--kind", kind))]
+    who, use = _name_for(rule, client), f"{shown}@{own}"
+    options = [] if kind == "tool" else ["--kind", kind]
     if rule.profiles is not None and client.profile:
-        command += ["--profile", client.profile]
+        options += ["--profile", client.profile]
+    words = ["policy", "test", who, use, *options] if options else ["why", use, "--client", who]
     raise Denied(
         f"{own}: {kind} {shown!r} was not used: the rule at {rule.place} denies it{why}; "
-        f"`{shlex.join(command)}` explains the decision",
+        f"`mcpctl {shlex.join(words)}` explains the decision",
         server=own,
         rule=rule.place,
     )

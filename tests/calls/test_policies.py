@@ -128,9 +128,9 @@ async def test_denied_tool_is_refused_with_the_rule_and_is_in_no_list(w: World, 
     assert answer is not None
     assert answer["error"]["message"].startswith(
         "srv: tool 'delete_repo' was not used: the rule at $.settings.policies[0] denies it (too dangerous); "
-        "`mcpctl policy test "
+        "`mcpctl why delete_repo@srv --client "
     )
-    assert answer["error"]["message"].endswith(" delete_repo@srv` explains the decision")
+    assert answer["error"]["message"].endswith("` explains the decision")
     assert answer["error"]["data"]["rule"] == "$.settings.policies[0]"
     assert answer["error"]["data"]["may_have_run"] is False
     listed = client.ask("tools/list")
@@ -143,11 +143,11 @@ async def test_denied_tool_is_refused_with_the_rule_and_is_in_no_list(w: World, 
 @pytest.mark.parametrize(
     ("conditions", "named"),
     [
-        ({"clients": ("zed",)}, "zed delete_repo@srv"),
-        ({"clients": ("z*", "mcp")}, "zed delete_repo@srv"),
-        ({"clients": ("mcp*",)}, "'mcp 0.1.0' delete_repo@srv"),
-        ({"profiles": ("*",)}, "zed delete_repo@srv --profile work"),
-        ({"executables": ("python*",)}, "zed delete_repo@srv"),
+        ({"clients": ("zed",)}, "why delete_repo@srv --client zed"),
+        ({"clients": ("z*", "mcp")}, "why delete_repo@srv --client zed"),
+        ({"clients": ("mcp*",)}, "why delete_repo@srv --client 'mcp 0.1.0'"),
+        ({"profiles": ("*",)}, "policy test zed delete_repo@srv --profile work"),
+        ({"executables": ("python*",)}, "why delete_repo@srv --client zed"),
     ],
     ids=str,
 )
@@ -165,8 +165,10 @@ async def test_hint_has_the_same_answer_after_the_client_has_left(
     assert_refused(w, answer, "denied")
     assert answer is not None
     (command,) = re.findall(r"`(.*)` explains", answer["error"]["message"])
-    assert command == f"mcpctl policy test {named}"
-    asked = PolicyParams(client=shlex.split(command)[3], server="srv", tool="delete_repo")
+    assert command == f"mcpctl {named}"
+    asked = PolicyParams(
+        client=shlex.split(command)[3 if has_profile else -1], server="srv", tool="delete_repo"
+    )
     client.session.close("it left")
     assert not w.gateway.sessions
     loaded: Any = w.gateway.core.config.loaded
