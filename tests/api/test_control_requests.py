@@ -29,6 +29,19 @@ async def broken_later(*_: object) -> object:
     return broken()
 
 
+def connection(sent: list[bytes], nursery: trio.Nursery) -> control_requests.ControlRequests:
+    engine = SimpleNamespace(cancel_all=lambda calls, reason: None)
+    around: Any = SimpleNamespace(core=CORE, calls=engine, finish=sent.append, describe=lambda: "a test")
+    return control_requests.ControlRequests(
+        around,
+        around,
+        around,
+        7,
+        lambda work, name: nursery.start_soon(work, name=name),
+        lambda view, client: None,
+    )
+
+
 @pytest.mark.parametrize("where", ["at once", "later", "call"])
 async def test_bug_fails_only_its_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
@@ -39,16 +52,8 @@ async def test_bug_fails_only_its_request(
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
     monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=CORE, calls=None, finish=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
-        asked = control_requests.ControlRequests(
-            stand_in,
-            stand_in,
-            stand_in,
-            7,
-            lambda work, name: nursery.start_soon(work, name=name),
-            lambda view, client: None,
-        )
+        asked = connection(sent, nursery)
         if where == "call":
             asked.receive(wire.parse(b'{"jsonrpc":"2.0","id":"x","method":"mcpd/call"}'))
         else:
@@ -63,14 +68,13 @@ async def test_bug_fails_only_its_request(
     caplog.clear()
 
 
-def test_malformed_call_has_not_run() -> None:
+async def test_malformed_call_has_not_run() -> None:
     """As every error of a call says."""
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=CORE, calls=None, finish=sent.append, describe=lambda: "a test")
-    asked = control_requests.ControlRequests(
-        stand_in, stand_in, stand_in, 7, lambda work, name: None, lambda view, client: None
-    )
-    asked.receive(wire.parse(b'{"id":1,"method":"mcpd/call","params":{"server":"s"}}'))
+    async with trio.open_nursery() as nursery:
+        connection(sent, nursery).receive(
+            wire.parse(b'{"id":1,"method":"mcpd/call","params":{"server":"s"}}')
+        )
     (answer,) = map(json.loads, sent)
     assert answer["error"]["data"]["may_have_run"] is False
 
@@ -85,17 +89,8 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/waits": waits})
     monkeypatch.setitem(control_requests._STREAMS, "mcpd/events", never)  # type: ignore[index, unused-ignore]
     sent: list[bytes] = []
-    engine = SimpleNamespace(cancel_all=lambda calls, reason: None)
-    stand_in: Any = SimpleNamespace(core=CORE, calls=engine, finish=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
-        asked = control_requests.ControlRequests(
-            stand_in,
-            stand_in,
-            stand_in,
-            7,
-            lambda work, name: nursery.start_soon(work, name=name),
-            lambda view, client: None,
-        )
+        asked = connection(sent, nursery)
 
         def ask(number: int, method: str) -> None:
             asked.receive(wire.parse(b'{"id":%d,"method":"%b"}' % (number, method.encode())))

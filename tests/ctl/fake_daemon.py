@@ -11,6 +11,19 @@ from pathlib import Path
 from typing import Any
 
 NOW = "2026-11-21T06:30:00.000Z"
+ENTRY = {
+    "at": NOW,
+    "what": "state",
+    "server": "time",
+    "state": "disabled",
+    "message": "it was switched off",
+    "by": "zed (pid 7)",
+    "kind": None,
+    "exit_code": None,
+    "signal": None,
+    "times": 1,
+}
+"""An entry of the history."""
 
 Answer = Callable[["Caller", dict[str, Any]], object]
 

@@ -11,20 +11,7 @@ from ctl.daemon import process
 from ctl.explain import environment
 from mcpd.files.programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, FakeDaemon, detail, failure, server
-
-ENTRY = {
-    "at": NOW,
-    "what": "state",
-    "server": "time",
-    "state": "disabled",
-    "message": "it was switched off",
-    "by": "zed (pid 7)",
-    "kind": None,
-    "exit_code": None,
-    "signal": None,
-    "times": 1,
-}
+from tests.ctl.fake_daemon import ENTRY, FakeDaemon, detail, failure, server
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import (
+    ENTRY,
     NOW,
     Caller,
     FakeDaemon,
@@ -102,18 +103,6 @@ BLOCKED = server(
 ALL = (TIME, GIT, HUB, SLOW, OFF, FLAPPING, BLOCKED, server("late", "idle"))
 CONFIG_PROBLEM = {"path": "$.mcpServers.git.comand", "message": "unknown field", "fix": "remove it"}
 OF_SERVER = failure("unknown field @ $.mcpServers.git.comand (remove it)", kind="config", exit_code=None)
-ENTRY = {
-    "at": NOW,
-    "what": "state",
-    "server": "time",
-    "state": "disabled",
-    "message": "it was switched off",
-    "by": "zed (pid 7)",
-    "kind": None,
-    "exit_code": None,
-    "signal": None,
-    "times": 1,
-}
 CRASH = {**ENTRY, "state": "failed", "kind": "exited", "exit_code": 3, "times": 8, "by": ""}
 APPLIED = {
     "added": ["git"],

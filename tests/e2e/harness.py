@@ -230,6 +230,17 @@ def fake(*flags: str, **definition: Any) -> Json:
     return {"command": sys.executable, "args": ["-I", "-S", str(FAKE), *flags], **definition}
 
 
+def recorded_notifications(home: Path) -> tuple[Path, dict[str, str]]:
+    """Return a file that gets all notifications on the desktop, and the environment for that."""
+    programs, shown = home / "programs", home / "shown"
+    programs.mkdir()
+    shown.touch()
+    (programs / "notify-send").write_text(f'#!/bin/sh\necho "$*" >> {shown}\n')
+    (programs / "notify-send").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    return shown, {"PATH": path, "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
+
+
 def impatient(**changes: Any) -> Json:
     """Return a short restart backoff, for tests that wait for several restarts."""
     return {"base": 0.01, "cap": 0.05, "intensity": 100000, **changes}

@@ -14,6 +14,7 @@ from urllib.error import HTTPError
 import pytest
 import trio
 
+from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon
 from tests.fakes.authorization_server import AuthorizationServer, authorization_server
 
@@ -82,3 +83,20 @@ def logged_in(daemon: Daemon) -> None:
         open_page(visit(offer["url"]))
         client.answer(waiting)
     daemon.wait_connected("remote")
+
+
+@contextmanager
+def remote(start: Start, *flags: str) -> Iterator[tuple[AuthorizationServer, Daemon]]:
+    """Run a daemon with one server, `remote`, which needs a login."""
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}}, *flags)
+        needs_login(daemon)
+        yield server, daemon
+
+
+@contextmanager
+def logged_in_remote(start: Start, *flags: str) -> Iterator[tuple[AuthorizationServer, Daemon]]:
+    """The same, after a login."""
+    with remote(start, *flags) as (server, daemon):
+        logged_in(daemon)
+        yield server, daemon

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -13,8 +12,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Refused, command_lines, wait_until
-from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
+from tests.e2e.harness import BOUND, Daemon, Refused, command_lines, recorded_notifications, wait_until
+from tests.e2e.login_people import logged_in, needs_login, open_page, remote, served, visit
 from tests.e2e.web import PORT
 
 __all__ = ["logged_in", "needs_login", "open_page", "served", "visit"]
@@ -42,9 +41,7 @@ def mcpctl(daemon: Daemon, *argv: str, cwd: Path | None = None) -> tuple[int, st
 
 
 def test_a_login_connects_the_server_and_survives_a_restart(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         _, text = mcpctl(daemon, "status", "remote")
         assert "mcpctl login remote" in text
         login = start_mcpctl(daemon, "login", "remote", "--no-browser")
@@ -64,9 +61,7 @@ def test_a_login_connects_the_server_and_survives_a_restart(start: Start) -> Non
 
 
 def test_t19_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (_, daemon):
         ssh = "192.0.2.1 50000 192.0.2.2 22"
         login = start_mcpctl(daemon, "login", "remote", "--paste", SSH_CONNECTION=ssh)
         assert login.stdout is not None
@@ -84,9 +79,7 @@ def test_t19_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
 
 
 def test_auth_shows_and_renews_a_login_and_no_token(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         code, text = mcpctl(daemon, "auth", "status", "remote")
         assert code == 4
         assert "mcpctl login remote" in text
@@ -104,9 +97,7 @@ def test_auth_shows_and_renews_a_login_and_no_token(start: Start) -> None:
 
 
 def test_explain_shows_every_step_and_changes_nothing(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         code, text = mcpctl(daemon, "auth", "explain", "remote")
         assert code == 0, text
         assert "oauth-protected-resource/mcp" in text
@@ -124,12 +115,7 @@ def test_the_end_of_a_login_is_a_notification_unless_it_is_switched_off(
     start: Start, tmp_path: Path, wanted: bool
 ) -> None:
     """One, however many calls fail, and none for a server that nobody has logged in to."""
-    programs, shown = tmp_path / "programs", tmp_path / "shown"
-    programs.mkdir()
-    shown.touch()
-    (programs / "notify-send").write_text(f'#!/bin/sh\necho "$*" >> {shown}\n')
-    (programs / "notify-send").chmod(0o755)
-    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
+    shown, environ = recorded_notifications(tmp_path)
     with served() as server:
         settings = {} if wanted else {"loginNotifications": False}
         daemon = start({"remote": {"url": server.url}}, environ=environ, settings=settings)

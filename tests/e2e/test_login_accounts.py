@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from mcpd.auth.keys import new_key
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon
+from tests.e2e.login_people import logged_in_remote
 from tests.e2e.test_login import logged_in, mcpctl, needs_login, open_page, served, start_mcpctl, visit
 from tests.interop.peers import free_port
 
@@ -98,10 +99,7 @@ def test_two_accounts_of_one_server_have_separate_logins(start: Start, tmp_path:
 
 
 def test_a_new_server_that_uses_an_existing_login_says_so(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
+    with logged_in_remote(start) as (server, daemon):
         code, text = mcpctl(daemon, "add", "same", server.url)
         assert code == 0, text
         assert f"same: uses the existing login of remote at {server.origin}" in text
@@ -188,10 +186,7 @@ def test_logins_can_be_encrypted_with_a_systemd_credential(start: Start, tmp_pat
     credentials.mkdir()
     (credentials / "mcpd-logins").write_bytes(b"k" * 64)
     settings, environ = {"loginStorage": "credential"}, {"CREDENTIALS_DIRECTORY": str(credentials)}
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
+    with logged_in_remote(start) as (server, daemon):
         assert "-secret" in logins_file(tmp_path)
         daemon.stop()
         encrypted = start({"remote": {"url": server.url}}, settings=settings, environ=environ)

@@ -8,17 +8,14 @@ from pathlib import Path
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, wait_until
-from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
+from tests.e2e.login_people import logged_in_remote, needs_login, open_page, served, visit
 from tests.e2e.test_login import start_mcpctl
 from tests.e2e.web import BOTH, MODERN, PORT, P, http_endpoint
 
 
 def test_no_token_passes_from_one_side_to_the_other(start: Start) -> None:
     """What a client presents at the HTTP port is not sent to servers, and their tokens are not sent to it."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}}, *PORT)
-        needs_login(daemon)
-        logged_in(daemon)
+    with logged_in_remote(start, *PORT) as (server, daemon):
         entrance = http_endpoint(daemon)
         own = {
             "Cookie": "session=client-canary",

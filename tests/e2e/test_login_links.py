@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Json, Refused
-from tests.e2e.login_people import follow, logged_in, needs_login, open_page, served
+from tests.e2e.login_people import follow, logged_in, logged_in_remote, needs_login, open_page, remote, served
 from tests.gateway.mcp_client import MODERN, McpClient
 from tests.stopwatch import stopwatch, within
 
@@ -56,9 +56,7 @@ def wait_asked(client: McpClient, key: int, tool: str = "echo") -> tuple[Json, i
 @pytest.mark.parametrize("version", VERSIONS)
 def test_t20_a_call_continues_when_a_person_has_logged_in(start: Start, version: str) -> None:
     """Its answer arrives within a second of the redirect, and nothing was executed before."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         client = client_of(daemon, version)
         link, waiting = wait_asked(client, start_call(client))
         assert link["mode"] == "url"
@@ -83,10 +81,7 @@ def test_t20_a_call_continues_when_a_person_has_logged_in(start: Start, version:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_t20_a_connected_server_that_ends_the_login_is_handled_alike(start: Start, version: str) -> None:
     """All calls of a client wait for one link, and each is executed once."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
+    with logged_in_remote(start) as (server, daemon):
         server.access_tokens.clear()
         server.refresh_tokens.clear()
         client = client_of(daemon, version)
@@ -109,9 +104,7 @@ def test_t20_a_connected_server_that_ends_the_login_is_handled_alike(start: Star
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_declined_link_is_not_shown_again(start: Start, version: str) -> None:
     """The call fails as it would without the link, and so do later ones."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         client = client_of(daemon, version, DECLINE)
         for _ in range(3):
             with pytest.raises(Refused, match="mcpctl login remote"):
@@ -136,9 +129,7 @@ def test_t20_other_clients_get_an_error_with_the_command(
     start: Start, version: str, capabilities: Json
 ) -> None:
     """And no login starts for them."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         client = client_of(daemon, version, capabilities=capabilities)
         with pytest.raises(Refused, match="mcpctl login remote"):
             client.call("echo")
@@ -164,9 +155,7 @@ def test_a_client_that_waits_too_long_gets_an_error_with_the_link(start: Start) 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_failed_login_fails_the_call_with_its_reason(start: Start, version: str) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         server.answers["/token"] = (400, b'{"error":"invalid_grant"}')
         client = client_of(daemon, version)
         link, waiting = wait_asked(client, start_call(client))
@@ -221,9 +210,7 @@ def test_t16_a_server_that_asks_for_ever_asks_a_person_once(start: Start, versio
 
 def test_a_client_that_leaves_lets_another_call_show_the_link(start: Start) -> None:
     """Cancelling the call that shows the link cancels neither the login nor the calls that wait with it."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         client = client_of(daemon, LEGACY)
         first = start_call(client)
         link, _ = wait_asked(client, first)

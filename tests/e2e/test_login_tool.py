@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Json, Refused
-from tests.e2e.login_people import follow, logged_in, needs_login, served
+from tests.e2e.login_people import follow, logged_in_remote, needs_login, remote, served
 from tests.e2e.test_login_links import LEGACY, VERSIONS, client_of, links, start_call, wait_asked
 from tests.fakes.authorization_server import AuthorizationServer
 from tests.gateway.mcp_client import MODERN, McpClient
@@ -32,9 +32,7 @@ def heard_changed_tools(client: McpClient) -> None:
 def test_the_only_tool_shows_the_link_and_gives_way_to_the_others(
     start: Start, version: str, view: str | None, login: str, echo: str
 ) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         client = client_of(daemon, version, server=view)
         assert tools(client) == [login]
         assert client.request("prompts/list")["prompts"] == []
@@ -54,9 +52,7 @@ def test_a_client_may_return_when_the_tool_is_gone(
     start: Start, view: str | None, login: str, echo: str
 ) -> None:
     """A modern client answers the question after the login, or calls the tool of an old list."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
+    with remote(start) as (server, daemon):
         client = client_of(daemon, MODERN, server=view)
         result = client.wait(start_call(client, login))
         ((name, asked),) = result["inputRequests"].items()
@@ -72,10 +68,7 @@ def test_a_client_may_return_when_the_tool_is_gone(
 
 
 def test_a_known_server_that_needs_a_login_again_keeps_its_own_tools(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
+    with logged_in_remote(start) as (server, daemon):
         server.access_tokens.clear()
         server.refresh_tokens.clear()
         with daemon.client() as control, pytest.raises(Refused):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Daemon, Json, Refused, wait_until
+from tests.e2e.harness import Daemon, Json, Refused, recorded_notifications, wait_until
 from tests.e2e.test_bridge import Editor
 from tests.e2e.web import PORT, Session, ask, http_endpoint
 from tests.example_server import TEST_SERVER
@@ -180,12 +180,7 @@ def test_call_that_waits_is_a_notification_unless_it_is_switched_off(
     start: Start, tmp_path: Path, wanted: bool
 ) -> None:
     """One for many calls, and none for clients that ask the person themselves: no arguments, no secrets."""
-    programs, shown = tmp_path / "programs", tmp_path / "shown"
-    programs.mkdir()
-    shown.touch()
-    (programs / "notify-send").write_text(f'#!/bin/sh\necho "$*" >> {shown}\n')
-    (programs / "notify-send").chmod(0o755)
-    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
+    shown, environ = recorded_notifications(tmp_path)
     settings: Json = {"policies": [{"decision": "ask"}]}
     if not wanted:
         settings["approvalNotifications"] = False
