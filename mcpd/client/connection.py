@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, NotRunning
+from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, InvalidCall, NotRunning
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.files.paths import UnusablePath, socket_path
 
@@ -102,6 +102,8 @@ class Connection:
         arguments = dict(params or {})
         if timeout is None:
             return await self._request(method, arguments, progress, None)
+        if not timeout > 0:
+            raise InvalidCall(f"`timeout` must be above 0, not {timeout:g}", "invalid_arguments", NOT_SENT)
         result: Any = _UNFINISHED
         with anyio.CancelScope() as call:
             async with open_background_tasks() as tasks:

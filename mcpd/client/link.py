@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 from anyio.abc import ByteStream
+from anyio.lowlevel import RunVar
 
 from mcpd.client.errors import NOT_SENT, ClientError, ConnectionClosed, InvalidCall, error_from_response
 from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
@@ -26,6 +27,22 @@ CLOSED_BY_US = "this connection has been closed; connect again"
 _CLOSED_BY_DAEMON = "the daemon has closed the connection"
 _SEND_TIMEOUT = 30.0
 """Seconds within which the daemon must read a request; otherwise it is stopped or hangs."""
+
+
+_OTHER_LOOP = (
+    "this connection belongs to another event loop; connect in the loop that uses it, or use "
+    "mcpd.client.sync, which works in all threads"
+)
+_LOOP = RunVar[object]("the event loop that is running")
+
+
+def _current_loop() -> object:
+    try:
+        return _LOOP.get()
+    except LookupError:
+        loop = object()
+        _LOOP.set(loop)
+        return loop
 
 
 class _PendingRequest:
@@ -47,6 +64,7 @@ class Link:
         self._sending = anyio.Lock()
         self._pending: dict[int, _PendingRequest] = {}
         self._ids = itertools.count(1)
+        self._loop = _current_loop()
         self.close_reason = ""
         """Why it has ended; empty while it can be used."""
         self.was_lost = False
@@ -66,8 +84,10 @@ class Link:
         """Send a control API request and return its result. Raises ClientError.
 
         Cancelling this call cancels the request. `may_have_run` of a ConnectionClosed is False if the daemon
-        cannot have read the whole request.
+        cannot have read the whole request. Raises RuntimeError in another event loop, where it would hang.
         """
+        if _current_loop() is not self._loop:
+            raise RuntimeError(_OTHER_LOOP)
         key = next(self._ids)
         pending = _PendingRequest(progress)
         arguments: dict[str, object] = dict(params or {})

@@ -169,6 +169,7 @@ def _rename(
             continue
         members = wire.members(raw)
         members["name"] = Raw(msgspec.json.encode(public_name))
+        members.pop("execution", None)  # clients cannot create tasks here; mcpd does it for them
         text = wire.string_or(members, "description")
         members["description"] = Raw(msgspec.json.encode(f"[{server}] {text}".rstrip()))
         if pages and (uri := resource_uri(members)) and (page := pages[server, uri]) != uri:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from mcpd.client import InvalidCall, MissingServer, Unknown
+from mcpd.client import connect as connect_async
 from mcpd.client.sync import connect
 from mcpd.model.status import ServerState
 from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Silence
@@ -112,6 +114,28 @@ def test_arguments_that_json_does_not_have_are_refused(
         assert not daemon.requests
         mcp.call("time", "now", {"null": None, "n": 1e308})
         assert called(daemon)[2] == {"null": None, "n": 1e308}
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_timeout_must_be_above_0(daemon: FakeDaemon, timeout: float) -> None:
+    with connect(str(daemon.path), start=False) as mcp:
+        with pytest.raises(InvalidCall, match="above 0") as raised:
+            mcp.call("time", "now", timeout=timeout)
+        assert not raised.value.may_have_run
+        assert not daemon.requests
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_connection_of_another_event_loop_is_refused(daemon: FakeDaemon, backend: str) -> None:
+    """It would wait there forever, and not even a cancellation would end that."""
+
+    async def work() -> None:
+        async with connect_async(str(daemon.path), start=False) as mcp:
+            with pytest.raises(RuntimeError, match="belongs to another event loop"):
+                await anyio.to_thread.run_sync(anyio.run, mcp.status)
+            assert await mcp.status()
+
+    anyio.run(work, backend=backend)
 
 
 def test_tool_has_the_names_of_mcpctl(daemon: FakeDaemon) -> None:

@@ -28,7 +28,7 @@ from mcpd.model.tool_names import ClientStyle
 from tests.gateway.model import Json, make_catalog, make_core, make_server, make_upstream
 
 ONE = make_catalog(
-    tools=[{"name": "echo", "description": "Echoes."}, "only"],
+    tools=[{"name": "echo", "description": "Echoes.", "execution": {"taskSupport": "required"}}, "only"],
     resources=["a:1", "b:1"],
     templates=["a:{x}", "files:///{x}"],
     prompts=["hello"],
@@ -108,7 +108,9 @@ def test_call_of_a_server_that_is_starting_is_sent_to_it() -> None:
 
 
 def test_entries_are_marked_with_their_server() -> None:
+    """Clients can call a tool that requires a task as any other."""
     view = aggregate(*pair())
+    assert [tool.keys() & {"name", "execution"} for tool in entries(view, "tools")] == [{"name"}] * 3
     assert [tool["description"] for tool in entries(view, "tools")] == ["[one] Echoes.", "[one]", "[two]"]
     assert [prompt["name"] for prompt in entries(view, "prompts")] == ["one__hello", "two__hello", "two__bye"]
     assert [each["uri"] for each in entries(view, "resources")] == ["a:1", "b:1", "mcpd://two/a:1", "c:2"]
