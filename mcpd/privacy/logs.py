@@ -117,6 +117,16 @@ class JsonFormatter(_MaskingFormatter):
         )
 
 
+class JournalFormatter(JsonFormatter):
+    """Starts each line with its priority, which journald removes (sd-daemon(3)), for `journalctl -p`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"<{_PRIORITIES.get(record.levelno, 6)}>{super().format(record)}"
+
+
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
 def log_library_warnings() -> None:
     """Log only the kind and the place of a library's warning: its text may quote a file with secrets."""
 
@@ -198,11 +208,19 @@ def _write_records(records: queue.Queue[logging.LogRecord | None], lines: _Stder
         lines.handle(record)
 
 
+def _choose_formatter() -> type[_MaskingFormatter]:
+    if sys.stderr.isatty():
+        return HumanFormatter
+    found = os.fstat(sys.stderr.fileno())
+    is_journal = os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"  # systemd.exec(5)
+    return JournalFormatter if is_journal else JsonFormatter
+
+
 @contextlib.contextmanager
 def log_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
     """Log to stderr from a separate thread, so that a slow reader never blocks the event loop."""
     stream = _StderrHandler(sys.stderr.fileno())
-    stream.setFormatter(HumanFormatter(redactor) if sys.stderr.isatty() else JsonFormatter(redactor))
+    stream.setFormatter(_choose_formatter()(redactor))
     records: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_QUEUED)
     handler = _DroppingQueueHandler(records, stream)
     handler.addFilter(LogRateLimit())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import warnings
@@ -90,6 +91,25 @@ def test_unwritable_record_is_counted_and_reported_later(
     messages = [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()]
     assert messages[0].startswith("1 log lines were lost")
     assert messages[1:] == ["two of one", "the next"]
+
+
+def test_lines_in_the_journal_start_with_their_priority(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`journalctl -p warning` shows warnings. Only the stream that systemd names is the journal."""
+    stderr = os.fstat(sys.stderr.fileno())
+    root, level, raises = logging.getLogger(), logging.getLogger().level, logging.raiseExceptions
+    try:
+        for stream in (f"{stderr.st_dev}:{stderr.st_ino}", "8:1"):
+            monkeypatch.setenv("JOURNAL_STREAM", stream)
+            with log_to_stderr("info", Redactor()):
+                logging.getLogger("mcpd").info("all is well")
+                logging.getLogger("mcpd").warning("it is not")
+    finally:
+        root.setLevel(level)
+        logging.raiseExceptions = raises
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition("{")[0] for line in lines] == ["<6>", "<4>", "", ""]
 
 
 def test_logging_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
