@@ -326,7 +326,11 @@ class StateFile:
     def _read(self) -> PersistentState:
         self._known = self._identify()
         try:
-            return codec.decode(read_regular_file(self._path, _MAX_STATE_SIZE), PersistentState)
+            members = codec.decode(read_regular_file(self._path, _MAX_STATE_SIZE), dict[str, object])
+            known = {field.name for field in attrs.fields(PersistentState)}
+            if unknown := ", ".join(sorted(members.keys() - known)):
+                log.warning("%s is from another version; ignored: %s", self._path, shorten(unknown))
+            return codec.structure({name: members[name] for name in members.keys() & known}, PersistentState)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:

@@ -191,6 +191,13 @@ def test_a_file_that_cannot_be_read_is_kept_and_mentioned(tmp_path: Path, broken
     assert not store.warnings
 
 
+def test_downgrade_keeps_what_was_disabled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A newer version may have written members that this one does not know."""
+    (tmp_path / "state.json").write_text('{"toggles": {"it": false}, "novelty": {"x": 1}}')
+    assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
+    assert "is from another version; ignored: novelty" in caplog.text
+
+
 async def test_unsaved_state_is_written_when_the_disk_has_space(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
