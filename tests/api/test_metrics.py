@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
+import trio
+import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
-from mcpd.api.control.stats import _HELP, render
+from mcpd.api.control.stats import _HELP, _measure_lag, render
 from mcpd.model.api import (
     CallCounts,
     DaemonInfo,
@@ -84,6 +87,15 @@ def test_alert_rules_use_metrics_that_exist() -> None:
     assert len(found) >= 9
     assert [name for name in found if f"| `{name}` |" not in page] == []
     assert [name for name in _HELP if f"| `mcpd_{name}` |" not in page] == []
+
+
+async def test_delay_of_the_event_loop_between_two_pages_is_counted_once() -> None:
+    await _measure_lag()
+    await trio.sleep(0.15)  # the next timer is set
+    time.sleep(0.5)  # noqa: ASYNC251  # it stops the event loop
+    await trio.testing.wait_all_tasks_blocked()
+    assert await _measure_lag() > 0.3
+    assert await _measure_lag() == 0.0
 
 
 def test_logins_are_counted_for_each_server_that_uses_them() -> None:

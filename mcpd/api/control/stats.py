@@ -32,7 +32,7 @@ from mcpd.state.clients import ClientConnection
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.tool_call_stats import ToolCallStats
 
-_LAG_SAMPLES, _LAG_INTERVAL = 4, 0.02
+_LAG_INTERVAL, _LAG_KEPT = 0.1, 600.0
 _MAX_CLIENTS = 100
 """Names of clients in the metrics: they come from the clients."""
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
@@ -153,7 +153,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DURATIONS = "server_call_duration_seconds"
 _HELP = {
     "client_connections": "Connections to the mcpd daemon, by the name of the client.",
-    "event_loop_lag_seconds": "Longest delay of a timer of the daemon while this page was made.",
+    "event_loop_lag_seconds": "Longest delay of a timer of the daemon since the page before.",
     "config_problems": "Errors in the configuration file, whose entries are not in effect.",
     "state_problems": "What the mcpd daemon cannot save or read; see mcpctl status.",
     "approvals_waiting": "Calls that wait for the approval of a person.",
@@ -202,14 +202,39 @@ async def collect_metrics(operations: Operations) -> Metrics:
     return Metrics(content_type=CONTENT_TYPE, text=text)
 
 
+class _LoopLag:
+    """The longest delay of a timer since the last page, measured only as long as somebody asks for pages."""
+
+    def __init__(self) -> None:
+        self._longest = self._until = 0.0
+        self._is_running = False
+
+    async def take(self) -> float:
+        self._until = trio.current_time() + _LAG_KEPT
+        if not self._is_running:
+            self._is_running = True
+            trio.lowlevel.spawn_system_task(self._measure)
+            await trio.sleep(1.5 * _LAG_INTERVAL)
+        longest, self._longest = self._longest, 0.0
+        return round(longest, 6)
+
+    async def _measure(self) -> None:
+        while (due := trio.current_time() + _LAG_INTERVAL) < self._until:
+            await trio.sleep_until(due)
+            self._longest = max(self._longest, trio.current_time() - due)
+        self._is_running = False
+
+
+_loop_lag = trio.lowlevel.RunVar[_LoopLag]("loop lag")
+
+
 async def _measure_lag() -> float:
-    """Return how late the latest of a few timers was. Nobody pays for it while no one asks."""
-    lag = 0.0
-    for _ in range(_LAG_SAMPLES):
-        began = trio.current_time()
-        await trio.sleep(_LAG_INTERVAL)
-        lag = max(lag, trio.current_time() - began - _LAG_INTERVAL)
-    return round(lag, 6)
+    """Return how late the latest timer was since the last call."""
+    try:
+        lag = _loop_lag.get()
+    except LookupError:
+        _loop_lag.set(lag := _LoopLag())
+    return await lag.take()
 
 
 def render(
