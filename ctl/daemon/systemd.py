@@ -303,7 +303,7 @@ def service_failure(unit: Mapping[str, str]) -> tuple[str, str] | None:
     if has_refused_configuration(unit):
         return "it refused its configuration", "mcpctl edit, then: mcpctl daemon start"
     reason = f"{result}, exit status {unit.get('ExecMainStatus')}" if result == "exit-code" else result
-    if line := _last_journal_line():  # of the service, or of systemd about it
+    if line := _last_words(result):
         reason = f"{reason}: {line}"
     if could_not_run(unit):
         step = "systemctl --user cat mcpd   (correct the setting that it names)"
@@ -311,11 +311,28 @@ def service_failure(unit: Mapping[str, str]) -> tuple[str, str] | None:
     return reason, "mcpctl daemon logs, then: mcpctl daemon restart"
 
 
-def _last_journal_line() -> str:
-    """Return the last line in the journal about the service; empty if it is not known."""
+def _last_words(result: str) -> str:
+    """Return the last line of the daemon, or of systemd about it, that says more than that it has ended."""
+    for line in reversed(journal(30).splitlines()):
+        text = line.removeprefix(f"{SERVICE}: ")
+        if not text.startswith(_WITHOUT_CAUSE) and not (result == "exit-code" and text.startswith(_EXITED)):
+            return text
+    return ""
+
+
+_WITHOUT_CAUSE = (
+    *("Starting ", "Started ", "Stopping ", "Stopped ", "Failed to start ", "Failed to run ", "Failed with "),
+    *("Scheduled restart", "Start request repeated", "Consumed ", "Killing process"),
+)
+"""How lines of systemd start that only follow from others."""
+_EXITED = "Main process exited"
+
+
+def journal(lines: int, form: str = "cat") -> str:
+    """Return the end of the service's journal; empty if it cannot be read."""
     import subprocess
 
-    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", SERVICE, "-n", "1", "-o", "cat"]
+    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", SERVICE, "-n", str(lines), "-o", form]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_JOURNAL_TIMEOUT, check=False

@@ -18,6 +18,7 @@ from contextlib import suppress
 
 from ctl.cli.errors import WriteFailed
 from ctl.daemon.process import log_path
+from ctl.daemon.systemd import journal
 from ctl.explain.doctor import DoctorReport
 from mcpd import __version__
 from mcpd.config.masking import is_secret_name, mask_definition, scrub, scrub_json
@@ -27,6 +28,7 @@ from mcpd.model.errors import BadSpec
 from mcpd.privacy.redact import Redactor
 
 _LOG_BYTES = 256 * 1024
+_JOURNAL_LINES = 1000
 _SERVER_LOG_BYTES = 64 * 1024
 _MAX_LOGS = 200
 _MIN_SECRET_LENGTH = 6
@@ -94,10 +96,11 @@ def _versions(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _logs(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the ends of the background daemon's log, the event history and the servers' logs."""
+    """Return the ends of the daemon's logs, the event history and the servers' logs."""
     state = paths.state_dir(environ)
     found = {
         "logs/daemon.log": _tail(log_path(), _LOG_BYTES),
+        "logs/journal.log": journal(_JOURNAL_LINES, "short-iso"),
         "history.jsonl": _tail(f"{state}/history.jsonl", _LOG_BYTES),
     }
     try:

@@ -44,8 +44,9 @@ def check_directories(directories: Mapping[str, str]) -> Iterator[Finding]:
         while not existing.exists() and existing != existing.parent:
             existing = existing.parent
         if not os.access(existing, os.W_OK | os.X_OK):
-            chown = shlex.join(["chown", str(os.getuid()), str(existing)])
-            step = f"{chown}, or set the XDG variables to other directories"
+            is_own = existing.stat().st_uid == os.getuid()
+            fix = ["chmod", "700"] if is_own else ["chown", str(os.getuid())]
+            step = f"{shlex.join([*fix, str(existing)])}, or set the XDG variables to other directories"
             yield Finding(what, FAIL, f"{existing} is not writable", step)
             continue
         disk = os.statvfs(existing)
@@ -244,4 +245,6 @@ def check_service(path: str) -> Iterator[Finding]:
     user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
     if not os.path.exists(os.path.join("/var/lib/systemd/linger", user)):
         message = "the service stops when you log out (fine for a desktop, not for a server)"
-        yield Finding("lingering", OK, message, f"loginctl enable-linger {user}")
+        yield Finding(
+            "lingering", OK, message, f"loginctl enable-linger {user}   (without polkit: with sudo)"
+        )

@@ -216,6 +216,8 @@ def _output_step(server: Members, failure: Members, again: str) -> str:
             return "mcpctl edit   (raise its `connectTimeout`; it did not finish starting in time)"
         case "wedged" if server["status"] == "pending" or server.get("retry_at"):
             return f"mcpctl wait {name}   (mcpd restarts it automatically)"
+        case "resources":
+            return "mcpctl top   (stop what uses most, or raise the limit; mcpd also retries automatically)"
         case "internal":
             return "mcpctl daemon logs   (please report the error shown there)"
         case _ if port := port_in_use(stderr):

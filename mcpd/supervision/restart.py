@@ -185,7 +185,7 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind, NextTry], ...] = (
 _PERMANENT = (301, 302, 303, 307, 308, 310, 400, 403, 404, 405, 406, 410, 415, 422)
 """HTTP statuses of a URL that is not, or no longer, an MCP endpoint for this user: retrying is pointless."""
 _EXHAUSTED = {
-    errno.EAGAIN: "processes (RLIMIT_NPROC)",
+    errno.EAGAIN: "processes (RLIMIT_NPROC or TasksMax)",
     errno.EMFILE: "file descriptors (RLIMIT_NOFILE)",
     errno.ENFILE: "file descriptors (system-wide limit)",
     errno.ENOMEM: "memory",

@@ -49,6 +49,38 @@ def test_failure_has_a_reason_and_a_next_step(
     assert found[1].startswith(step)
 
 
+@pytest.mark.parametrize(
+    ("result", "cause"),
+    [
+        ("resources", "Failed to load environment files: No such file or directory"),
+        ("signal", "Main process exited, code=killed, status=9/KILL"),
+    ],
+)
+def test_reason_is_the_line_that_says_why(
+    result: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As systemd 252 logs it after the last of five attempts."""
+    lines = [
+        f"mcpd.service: {cause}",
+        "mcpd.service: Failed to run 'start' task: No such file or directory",
+        f"mcpd.service: Failed with result '{result}'.",
+        "Failed to start mcpd.service - MCP connection daemon.",
+        "mcpd.service: Scheduled restart job, restart counter is at 5.",
+        "Stopped mcpd.service - MCP connection daemon.",
+        "mcpd.service: Start request repeated too quickly.",
+        f"mcpd.service: Failed with result '{result}'.",
+        "Failed to start mcpd.service - MCP connection daemon.",
+    ]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    journal = tmp_path / "journalctl"
+    journal.write_text(f"#!/bin/sh\ncat {tmp_path}/lines\n")
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = service_failure({"LoadState": "loaded", "ActiveState": "failed", "Result": result})
+    assert found is not None
+    assert found[0] == f"{result}: {cause}"
+
+
 def test_error_of_a_daemon_that_ran_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have run the request, which the error for a lost connection says."""
     monkeypatch.setattr(systemd, "manages_socket", lambda _: True)

@@ -140,6 +140,10 @@ def test_a_report_has_no_secrets(start: Start, tmp_path: Path, running: bool) ->
     client.call("fake", "echo", {"password": CANARIES["call"], "env": CANARIES["env"]})
     client.call("fake", "stderr", {"text": f"{CANARIES['taken']} {CANARIES['env']}"})
     environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_CONFIG": str(daemon.config)}
+    journal = tmp_path / "journalctl"
+    journal.write_text(f"#!/bin/sh\necho line with {CANARIES['env']}\n")
+    journal.chmod(0o755)
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
     if not running:
         daemon.stop()
     report = tmp_path / "report.tar.gz"
@@ -150,6 +154,7 @@ def test_a_report_has_no_secrets(start: Start, tmp_path: Path, running: bool) ->
         texts = {name: file.read().decode() for name, file in files.items() if file is not None}
     assert {"mcpd-report/doctor.json", "mcpd-report/versions.json", "mcpd-report/config.json"} <= texts.keys()
     assert "mcpd-report/logs/servers/fake.log" in texts
+    assert texts["mcpd-report/logs/journal.log"].startswith("line with ***")
     assert ("mcpd-report/servers/fake.json" in texts) is running
     for name, text in texts.items():
         if name.endswith(".json"):
