@@ -43,7 +43,6 @@ from mcpd.auth.oauth.urls import (
     authorization_server_urls,
     canonical,
     http_url,
-    is_loopback_host,
     is_usable,
     origin,
     protected_resource_urls,
@@ -57,7 +56,7 @@ from mcpd.transports.http_client import bodies, dial
 from mcpd.transports.http_client.client_factory import open_client, proxy_for
 from mcpd.transports.http_client.connection import describe_error, is_invalid, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import parse_retry_after
-from mcpd.wire.url import redact_url, resolve_same_origin
+from mcpd.wire.url import is_loopback, redact_url, resolve_same_origin
 
 # ── guarded requests ──────────────────────────────────────────────────────────────────────────────────
 
@@ -212,10 +211,10 @@ class GuardedFetch:
         host = _host(url)
         if self._is_private is None:
             self._is_private = await self._look_up_server()
-        may_be_private = self._is_private and (is_loopback_host(host) or _is_related(host, self.server_url))
+        may_be_private = self._is_private and (is_loopback(host) or _is_related(host, self.server_url))
         if may_be_private:
             return None
-        if is_loopback_host(host):
+        if is_loopback(host):
             raise _forbidden(host)  # plain HTTP to this machine does not look up anything
 
         def permit(address: str) -> None:
@@ -228,7 +227,7 @@ class GuardedFetch:
 
     async def _look_up_server(self) -> bool:
         host = _host(self.server_url)
-        if is_loopback_host(host):
+        if is_loopback(host):
             return True
         if address := _address(host):
             return not is_public(address)

@@ -14,7 +14,7 @@ from mcpd.calls import turns
 from mcpd.calls.call import Binding, Caller, Route, Scope, Stage, StageHooks, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
-from mcpd.model.policy import declares
+from mcpd.model.policy import declares, is_read_only
 from mcpd.operations import Operations
 from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
@@ -110,7 +110,7 @@ def _tool_route(server: ManagedServer, tool: str, stages: StageHooks, *, all_ali
     """`all_alike`: whether all tools of the server have the same stages."""
     spec, times = server.spec, server.spec.timeouts
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None
-    read_only = item is not None and is_read_only(item)
+    read_only = item is not None and is_read_only(item.raw)
     exclusive = spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only)
     write_turn = _write_turn(item) if spec.takes_write_turns else 0.0
     own_timeout = times.tools.get(tool)
@@ -186,11 +186,6 @@ def make_binding(caller: Caller, context: ClientContext, upstream: Upstream) -> 
     )
 
 
-def is_read_only(tool: Item) -> bool:
-    """Return the server's `annotations.readOnlyHint` for the tool."""
-    return declares(tool.raw, "annotations", "readOnlyHint", b"true")
-
-
 def requires_task(tool: Item) -> bool:
     return declares(tool.raw, "execution", "taskSupport", b'"required"')
 
@@ -201,7 +196,7 @@ def _write_turn(tool: Item | None) -> float:
     """
     if tool is None or b"Hint" not in tool.raw:
         return turns.UNDECLARED
-    if is_read_only(tool) or declares(tool.raw, "annotations", "openWorldHint", b"true"):
+    if is_read_only(tool.raw) or declares(tool.raw, "annotations", "openWorldHint", b"true"):
         return 0.0
     says_it_writes = declares(tool.raw, "annotations", "readOnlyHint", b"false")
     return turns.DECLARED if says_it_writes else turns.UNDECLARED

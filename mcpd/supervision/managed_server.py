@@ -37,14 +37,13 @@ from mcpd.supervision.connect import (
     OpenTransport,
     StartSlot,
     open_transport,
-    package_runner_of,
-    wait_package_downloaded,
 )
 from mcpd.supervision.degradation import Degradation
 from mcpd.supervision.desired_state import DesiredState
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
+from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
 from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.secrets import FoundSecrets
 from mcpd.supervision.server_log import ServerLog
@@ -572,7 +571,7 @@ class ManagedServer:
             self._attempt.package_runner = package_runner_of(self.spec)
             fetching = await wait_package_downloaded(
                 self.spec,
-                connection,
+                connection.child,
                 self.log.last_lines,
                 report=lambda doing: self._announce(ServerState.PENDING, self._context.redactor.mask(doing)),
             )

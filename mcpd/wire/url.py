@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from urllib.parse import urljoin, urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
@@ -12,6 +13,14 @@ def origin(url: str) -> tuple[str, str, int]:
     """Return scheme, host and port. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine by its name (RFC 8252, 7.3 and 8.3). Nothing is looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def resolve_same_origin(base: str, reference: str) -> str | None:

@@ -13,8 +13,9 @@ import pytest
 import trio
 
 from mcpd.transports.http_client import bodies, client_factory, dial
-from mcpd.transports.http_client.client_factory import is_loopback, open_client
+from mcpd.transports.http_client.client_factory import open_client
 from mcpd.transports.http_client.connection import describe_error
+from mcpd.wire.url import is_loopback
 from tests.fakes.http import Request, fake_http
 from tests.processes import wait_until
 

@@ -5,23 +5,16 @@ RFC 8414, 3.1, RFC 8707 (`resource`) and RFC 9728, 3.1.
 
 from __future__ import annotations
 
-import ipaddress
 from functools import lru_cache
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from mcpd.wire.url import is_loopback
 
 _MAX_URL = 8192
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PROTECTED_RESOURCE = "/.well-known/oauth-protected-resource"
 _AUTHORIZATION_SERVER = "/.well-known/oauth-authorization-server"
 _OPENID = "/.well-known/openid-configuration"
-
-
-def is_loopback_host(host: str) -> bool:
-    """Return whether a host is this machine by its name (RFC 8252, 7.3 and 8.3); nothing is looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def is_usable(url: str) -> bool:
@@ -36,7 +29,7 @@ def is_usable(url: str) -> bool:
         return False
     return (
         bool(host)
-        and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_host(host)))
+        and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
         and "@" not in parts.netloc
         and "#" not in url
         and "\\" not in url

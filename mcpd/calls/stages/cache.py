@@ -18,9 +18,9 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import WAS_ASKED, Answer, Call, Caller, Scope, Stage, StageWork
-from mcpd.calls.routes import is_read_only
 from mcpd.config.settings import Settings
 from mcpd.model.events import CallOutcome
+from mcpd.model.policy import is_read_only
 from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.tool_call_stats import is_error_result
@@ -57,7 +57,7 @@ class CacheStageFactory:
         if feature == "tools":
             item = server.catalog.tool(name) if server.catalog is not None else None
             lifetime = lifetimes.get(name)
-            if lifetime is None or item is None or not is_read_only(item):
+            if lifetime is None or item is None or not is_read_only(item.raw):
                 return None
         return CacheStage(server, feature, lifetime, self.owner)
 

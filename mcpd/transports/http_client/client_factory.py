@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import ipaddress
 import logging
 import math
 import os
@@ -41,6 +40,7 @@ from mcpd.transports.credentials import (
 from mcpd.transports.http_client.connection import Abort, OnOutcome
 from mcpd.transports.http_client.connection_pool import ConnectionPool, serialize_head
 from mcpd.transports.http_client.dial import CheckAddress
+from mcpd.wire.url import is_loopback
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
 
@@ -286,14 +286,6 @@ def parse_url(url: str) -> httpx.URL:
         raise CannotStart(
             f"its URL is invalid: {shorten(str(error))} (see `url` in its definition)"
         ) from None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine by its name; nothing is looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _origin(url: httpx.URL) -> tuple[bytes, bytes, int | None]:
