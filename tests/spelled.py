@@ -8,6 +8,11 @@ import re
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, quote_plus, unquote
 
+
+def _escaped(text: str, characters: str) -> str:
+    return "".join(f"\\u{ord(each):04X}" if each in characters else each for each in text)
+
+
 SHOWN: Mapping[str, Callable[[str], str]] = {
     "plain": str,
     "repr": repr,
@@ -17,7 +22,14 @@ SHOWN: Mapping[str, Callable[[str], str]] = {
     "JSON": json.dumps,
     "JSON as UTF-8": lambda text: json.dumps(text, ensure_ascii=False),
     "JSON in JSON": lambda text: json.dumps(json.dumps(text)),
+    "JSON of PHP": lambda text: json.dumps(text).replace("/", "\\/"),
+    "JSON of Go": lambda text: (
+        _escaped(json.dumps(text), "<>&").replace("003C", "003c").replace("003E", "003e")
+    ),
+    "JSON of .NET": lambda text: _escaped(json.dumps(text)[1:-1].replace('\\"', '"'), "\"<>&'+`"),
     "URL": quote,
+    "URL in Go": lambda text: quote(text, safe="$&+=:@"),
+    "encodeURI": lambda text: quote(text, safe=";,/?:@&=+$!'()*#"),
     "URL without slashes": lambda text: quote(text, safe=""),
     "form": quote_plus,
     "URL in lower case": lambda text: re.sub("%..", lambda found: found[0].lower(), quote(text, safe="")),

@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote
 
 MIN_LENGTH = 6
 """Characters. Shorter texts occur in ordinary text."""
 _MIN_LINE_LENGTH = 16
 _JSON_LEVELS = 3
+_NOT_ESCAPED_IN_URLS = ("/", "=", "/=", "!'()*", ";,/?:@&=+$!'()*#", "$&+=:@")
+"""What programs leave as it is: Python, JavaScript's encodeURIComponent and encodeURI, and Go in paths."""
+_ALSO_ESCAPED_IN_JSON = (("/", "\\/"), ("<>&", "\\u{:04x}"), ("<>&'+`", "\\u{:04X}"))
+"""By PHP, Go and .NET."""
+_BY_SOME = re.compile("[/<>&'+`\"]")
 _BASE64_FOR_URLS = str.maketrans("+/", "-_")
 
 
@@ -32,7 +37,7 @@ def _forms(text: str) -> Iterator[str]:
     for shown in (repr('"' + text)[2:-1], ascii('"' + text)[2:-1], repr(b'"' + encoded)[3:-1]):
         yield shown
         yield shown.replace("\\'", "'")  # as part of a text that contains no double quotes
-    for url in (quote(encoded, safe=""), quote(encoded), quote_plus(encoded)):
+    for url in (*_url_forms(quote(encoded, safe="")), quote_plus(encoded)):
         yield url
         yield re.sub("%..", lambda escape: escape[0].lower(), url)
     yield from _base64_forms(encoded)
@@ -40,12 +45,33 @@ def _forms(text: str) -> Iterator[str]:
 
 def _in_json(form: str) -> set[str]:
     """Return the form as it is, in JSON, and in JSON within JSON, as in the text of a tool's result."""
-    found = {form}
+    plain, found = json.dumps(form)[1:-1], {form}
+    if _BY_SOME.search(plain):
+        found |= {plain, plain.replace('\\"', "\\u0022")}
+        for characters, escape in _ALSO_ESCAPED_IN_JSON:
+            found |= {
+                _replaced(each, ((one, escape.format(ord(one))) for one in characters)) for each in found
+            }
+    latest = found if plain != form or len(found) > 1 else set()
     for _ in range(_JSON_LEVELS):
-        found |= {
-            json.dumps(each, ensure_ascii=ascii_only)[1:-1] for each in found for ascii_only in (True, False)
-        }
+        whole = {json.dumps(each)[1:-1] for each in latest}
+        readable = {json.dumps(each, ensure_ascii=False)[1:-1] for each in latest if not each.isascii()}
+        latest = (whole | readable) - found
+        found |= latest
     return found
+
+
+def _url_forms(url: str) -> Iterator[str]:
+    """Yield what programs make of a text in URLs, from that of one that escapes as much as possible."""
+    yield url
+    for kept in _NOT_ESCAPED_IN_URLS:
+        yield _replaced(url, ((f"%{ord(one):02X}", one) for one in kept))
+
+
+def _replaced(text: str, pairs: Iterable[tuple[str, str]]) -> str:
+    for old, new in pairs:
+        text = text.replace(old, new)
+    return text
 
 
 def _base64_forms(encoded: bytes) -> Iterator[str]:

@@ -373,7 +373,7 @@ def parse_server_info(value: object, instructions: object) -> ServerInfo:
     """Parse the server's untrusted self-description; anything but strings is ignored."""
     fields = value if isinstance(value, Mapping) else {}
     names = ("name", "version", "title")
-    strings = {name: str(fields[name])[:500] for name in names if isinstance(fields.get(name), str)}
+    strings = {name: shorten(str(fields[name]), 500) for name in names if isinstance(fields.get(name), str)}
     text = instructions[:4000] if isinstance(instructions, str) else ""
     return ServerInfo(**strings, instructions=text)
 
@@ -409,7 +409,7 @@ def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | Non
             level = bytes(body.get("level", b'"info"')).decode("utf-8", "replace").strip('"')
         except BadFrame:
             return
-        hooks.on_log(f"[{shorten(level, 20)}] {data[:4000]}")
+        hooks.on_log(f"[{shorten(level, 20)}] {shorten(data, 4000)}")
 
 
 def report_possible_update(hooks: Hooks, uri: str) -> None:

@@ -188,7 +188,7 @@ class _ListReader:
                     self.failure = f"failed: {shorten(problem, 300)}"
                 break
             except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
-                self.failure = f"returned an unusable result: {error}"[:300]
+                self.failure = shorten(f"returned an unusable result: {error}", 300)
                 break
             if not cursor:
                 break

@@ -80,8 +80,9 @@ class ServerLog:
 
     def start_run(self) -> None:
         """Assign the following lines to a new process."""
-        if self._partial_line:
-            self.feed(b"\n")
+        if rest := self._partial_line:
+            self._partial_line = b""
+            self._publish([self._store_line(rest, rfc3339(time.time()), unfinished=True)])
         self._skipping_line = False
         self._run_lines.clear()
         self._ready_at = self.position
@@ -136,8 +137,8 @@ class ServerLog:
         # A line that was cut is not read to its end; one that is unfinished may end with an ordinary word.
         return self._redactor.mask_cut(text, MIN_START if unfinished else 1)
 
-    def _store_line(self, line: bytes, now: str) -> str:
-        text = f"{now} {self._clean(line)}"
+    def _store_line(self, line: bytes, now: str, *, unfinished: bool = False) -> str:
+        text = f"{now} {self._clean(line, unfinished=unfinished)}"
         self._keep(text)
         self._run_lines.append(text)
         return text
