@@ -14,7 +14,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, CallHandler
+from mcpd.calls.call import INTERACTIVE_METHODS, SUSPENDED, Call, CallHandler
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.questions import Questions
 from mcpd.calls.questions.rounds import InputRequired
@@ -26,7 +26,7 @@ from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.revision_translation import R5, result_type
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
+from mcpd.wire.message import BadFrame, Message
 
 
 class ServerResponses:
@@ -105,17 +105,27 @@ class ServerResponses:
             message = Raw(msgspec.json.encode(text))
             call.report_progress({"progress": Raw(b"%d" % reports), "message": message})
 
-        result = await mcp_tasks.await_task(
-            call.upstream,
-            created,
-            lambda method, params: rounds.ask(call, method, params),
-            what=call.description,
-            timeout=call.idle_timeout,
-            limit=call.hard_deadline - trio.current_time(),
-            on_status=report,
-        )
+        key = call.upstream.link, mcp_tasks.task_id(call.upstream, created)
+        tasks = self._questions.requests.polled_tasks
+        tasks[key] = call
+        try:
+            result = await mcp_tasks.await_task(
+                call.upstream,
+                created,
+                lambda method, params: rounds.ask(call, method, params),
+                what=call.description,
+                timeout=call.idle_timeout,
+                limit=call.hard_deadline - trio.current_time(),
+                on_status=report,
+            )
+        finally:
+            tasks.pop(key, None)
         await trio.lowlevel.checkpoint_if_cancelled()
-        self.complete(call, result)
+        call.is_task = False
+        if call.state is SUSPENDED:  # its client has been asked and has not returned yet
+            self._handler.on_answered(call, Message(result=result))
+        else:
+            self.complete(call, result)
 
     def complete(self, call: Call, result: Raw | bytes, passed: int = 0) -> None:
         """Run the result stages but the first `passed` ones, and send the client the final result, which is

@@ -51,6 +51,11 @@ class _Task(msgspec.Struct, frozen=True):
     members: Mapping[str, Raw]
 
 
+def task_id(upstream: Upstream, created: Raw) -> str:
+    """Return the id of the task that a result announces. Raises ProtocolViolation."""
+    return _parse_task(upstream, created).id
+
+
 async def await_task(
     upstream: Upstream,
     created: Raw,

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from tests.e2e.conftest import start
-from tests.e2e.harness import Json, fake
+from tests.e2e.harness import Json, fake, in_flight
 from tests.gateway.mcp_client import MODERN, McpClient
 from tests.processes import wait_until
 
@@ -69,6 +71,25 @@ def test_concurrent_elicitations_reach_the_right_clients(start: Start) -> None:
     with ThreadPoolExecutor(8) as pool:
         for number, received in enumerate(pool.map(use, range(8))):
             assert received == [f"client {number}"] * 3
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+def test_question_of_a_task_reaches_the_client_of_the_task(start: Start, version: str) -> None:
+    """Although the only call in flight is that of another client, and whoever waits for the result."""
+    daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,tasks")})
+    daemon.wait_connected("fake")
+    other = McpClient(daemon, "2025-11-25", server="fake", capabilities={"elicitation": {}})
+    other.send("tools/call", name="drop", arguments={})
+    in_flight(daemon, "fake", 1)
+    client = McpClient(daemon, version, server="fake", answer=answer, capabilities={"elicitation": {}})
+    job: Json = {"name": "job", "arguments": {"ends": "input_required", "seconds": 0}}
+    results = client.request_all("tools/call", [job])
+    if version != MODERN:
+        client.check = False  # it expects no task
+        created = client.wait(client.send("tools/call", **job, task={}))
+        results += client.request_all("tasks/result", [{"taskId": created["task"]["taskId"]}])
+    for done in results:
+        assert json.loads(done["content"][0]["text"])["result"] == answer("elicitation/create", {})
 
 
 def test_client_does_not_wait_for_the_person_of_another(start: Start) -> None:

@@ -77,6 +77,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 Json = dict[str, Any]
@@ -584,9 +585,15 @@ class Fake:
             self.seen["tasks cancelled"] += 1
             return self.reply(request, {} if self.modern else self.told_of(key))
         if method == "tasks/result":
+            related = {f"{RESERVED}related-task": {"taskId": key}}
+            if self.jobs[key].get("ends") == "input_required":
+                asked = {"message": "how?", "requestedSchema": {"type": "object", "properties": {}}}
+                with suppress(Stop):  # `ask` answers later
+                    self.ask({"method": "elicitation/create", "params": {**asked, "_meta": related}}, request)
+                return None
             if self.jobs[key].get("ends") == "failed":
                 return self.error(request, -32000, "the job failed")
-            return self.text(request, "the job is done", _meta={f"{RESERVED}related-task": {"taskId": key}})
+            return self.text(request, "the job is done", _meta=related)
         return self.reply(request, self.told_of(key) if method == "tasks/get" else {})
 
     def too_late(self, given: Json, request: Json) -> None:

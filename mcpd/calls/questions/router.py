@@ -4,8 +4,10 @@ Over Streamable HTTP a request arrives on the stream of the call it belongs to, 
 the stream for unrelated messages. Otherwise it belongs to the only client with a call in flight. If several
 clients have one, it belongs to the only one whose call it fits: its tool has asked before, and the tools of
 the others are known to ask nothing. Else it waits a few seconds until the calls of all others have been
-answered. A request that may still belong to several is declined, and each client that can be asked has a
-process of its own from then on. The wrong person is never asked.
+answered. A request that names a task belongs to the client that waits for the result of the task.
+
+A request that may still belong to several is declined, and each client that can be asked has a process of its
+own from then on. The wrong person is never asked.
 """
 
 from __future__ import annotations
@@ -168,6 +170,8 @@ class ServerRequestRouter:
         self._open: dict[tuple[Channel, bytes], ServerRequest] = {}
         self._closed: deque[tuple[int, bytes]] = deque(maxlen=MAX_OPEN_REQUESTS)
         """The last requests that were answered: a server may cancel one before it reads the answer."""
+        self.polled_tasks: dict[tuple[Channel, str], Call] = {}
+        """The calls that run as tasks of mcpd, by connection and id of the task."""
 
     def route(
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
@@ -179,6 +183,10 @@ class ServerRequestRouter:
             return True
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
+        if task := _related_task(message):
+            if self._admit(question):
+                self._send_to_client(question, self._waits_for(link, task))
+            return True
         history = server.elicitation_history
         calls = (exchange,) if exchange is not None else tuple(calls_in_flight(link))
         possible = _fitting(calls, history, question.feature) or one_per_client(calls)
@@ -204,6 +212,17 @@ class ServerRequestRouter:
             by_key = {each.key: each for each in calls}  # later ones cannot have caused it
             self._spawn(lambda: self._wait_until_unambiguous(question, by_key))
         return True
+
+    def _waits_for(self, link: Channel, task: str) -> Exchange | None:
+        """Return the call that runs as a task, or a client's own request for its result."""
+        own = (
+            each
+            for each in link.requests.outstanding()
+            if isinstance(each, Call)
+            and each.route.method == "tasks/result"
+            and wire.string_or(wire.members_or_empty(each.params), "taskId") == task
+        )
+        return self.polled_tasks.get((link, task)) or next(own, None)
 
     def _admit(self, question: ServerRequest) -> bool:
         """Add a request to the open ones. Refuse it and return False if they are too many or too large."""
@@ -388,6 +407,14 @@ class ServerRequestRouter:
             return
         roots = self._roots(server) if call is None or reads_roots else call.caller.effective_roots()
         question.respond(msgspec.json.encode({"roots": roots}))
+
+
+def _related_task(message: Message) -> str:
+    """Return the id of the task during which a server asks (2025-11-25); empty outside of tasks."""
+    params = message.params if message.params is not ABSENT else b"{}"
+    meta = wire.members_or_empty(wire.members_or_empty(params).get("_meta", b"{}"))
+    related = meta.get(f"{wire.RESERVED_PREFIX}related-task", b"{}")
+    return wire.string_or(wire.members_or_empty(related), "taskId")
 
 
 def _without_tools(params: bytes) -> bytes:
