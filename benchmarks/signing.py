@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from benchmarks.figures import Row, micro, pair
-from mcpd.auth.discovery import FetchedAnswer, FetchError
+from mcpd.auth.guarded_fetch import FetchedAnswer, FetchError
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
 from mcpd.auth.token_manager import TokenManager

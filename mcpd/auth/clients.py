@@ -11,7 +11,8 @@ from functools import partial
 
 import attrs
 
-from mcpd.auth.discovery import Discovery, FetchError, GuardedFetch, LoginError, step_failed
+from mcpd.auth.discovery import Discovery, LoginError, step_failed
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.keys import KeyUnusable, sign_jwt
 from mcpd.auth.oauth.metadata import AuthorizationServer
 from mcpd.auth.oauth.registration import (

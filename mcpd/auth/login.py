@@ -18,16 +18,8 @@ import attrs
 import trio
 
 from mcpd.auth.clients import choose_client, client_authentication, describe_client
-from mcpd.auth.discovery import (
-    Discovery,
-    FetchError,
-    GuardedFetch,
-    LoginError,
-    discover,
-    probe,
-    request_tokens,
-    step_failed,
-)
+from mcpd.auth.discovery import Discovery, LoginError, discover, probe, step_failed
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
 from mcpd.auth.keys import DpopKey, KeyUnusable
 from mcpd.auth.oauth.authorization import (
     AnswerError,

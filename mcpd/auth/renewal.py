@@ -17,7 +17,8 @@ from typing import Literal
 import attrs
 import trio
 
-from mcpd.auth.discovery import FetchedAnswer, FetchError, LoginError
+from mcpd.auth.discovery import LoginError
+from mcpd.auth.guarded_fetch import FetchedAnswer, FetchError
 from mcpd.auth.keys import DpopKey, load_dpop_key
 from mcpd.auth.oauth.quirks import quirks_of
 from mcpd.auth.oauth.registration import ClientAuthentication

@@ -15,9 +15,11 @@ import attrs
 import trio
 
 from mcpd.auth.clients import with_named_client
-from mcpd.auth.discovery import FetchedAnswer, FetchError, GuardedFetch, LoginError, post_with_proof
-from mcpd.auth.keys import load_dpop_key, login_key
+from mcpd.auth.discovery import LoginError
+from mcpd.auth.guarded_fetch import FetchedAnswer, FetchError, GuardedFetch, post_with_proof
+from mcpd.auth.keys import load_dpop_key
 from mcpd.auth.login import LoginAttempt, LoginRequest, Logins, explain_login, login_failed
+from mcpd.auth.login_encryption import login_key
 from mcpd.auth.login_users import LoginServers, LoginUsers
 from mcpd.auth.oauth.authorization import more_scopes
 from mcpd.auth.oauth.challenges import Challenge, read_challenge

@@ -22,7 +22,7 @@ import attrs
 import msgspec
 import trio
 
-from mcpd.auth.keys import CannotUnseal, KeyUnavailable, LoginKey, seal, unseal
+from mcpd.auth.login_encryption import CannotUnseal, KeyUnavailable, LoginKey, seal, unseal
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import MAX_TOKEN, TokenSet
 from mcpd.files.atomic import remove_stale_temporaries, write_atomically

@@ -11,15 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import trio
 
 from mcpd.auth.clients import client_authentication, pre_registered_client
-from mcpd.auth.discovery import (
-    Discovery,
-    FetchError,
-    GuardedFetch,
-    LoginError,
-    discover,
-    request_tokens,
-    step_failed,
-)
+from mcpd.auth.discovery import Discovery, LoginError, discover, step_failed
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
 from mcpd.auth.oauth.challenges import Challenge, read_challenge
 from mcpd.auth.oauth.registration import (
     ClientAuthentication,

@@ -14,7 +14,7 @@ import attrs
 import httpx
 import trio
 
-from mcpd.auth.discovery import FetchedAnswer, FetchError
+from mcpd.auth.guarded_fetch import FetchedAnswer, FetchError
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
 from mcpd.auth.renewal_schedule import Clocks

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.discovery import MAX_REQUESTS, FetchError, GuardedFetch, is_public
+from mcpd.auth.guarded_fetch import MAX_REQUESTS, FetchError, GuardedFetch, is_public
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.transports.http_client import dial
 from tests.fakes.http import Request, fake_http

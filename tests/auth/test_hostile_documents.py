@@ -15,7 +15,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.discovery import MAX_REQUESTS, FetchedAnswer, FetchError, GuardedFetch
+from mcpd.auth.guarded_fetch import MAX_REQUESTS, FetchedAnswer, FetchError, GuardedFetch
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.oauth.urls import is_usable
 from mcpd.auth.token_store import StoredLogin

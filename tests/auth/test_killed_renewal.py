@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.auth.discovery import FetchedAnswer
+from mcpd.auth.guarded_fetch import FetchedAnswer
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.keys import (
+from mcpd.auth.login_encryption import (
     CREDENTIAL,
     CannotUnseal,
     CredentialKey,

@@ -17,7 +17,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.discovery import FetchedAnswer
+from mcpd.auth.guarded_fetch import FetchedAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.renewal import REJECTED_FOR
