@@ -64,7 +64,7 @@ LINES = {
     "mcpd/privacy": 546,
     "mcpd/process": 1_318,
     "mcpd/protocol": 2_316,
-    "mcpd/state": 1_422,
+    "mcpd/state": 1_426,
     "mcpd/supervision": 4_255,
     "mcpd/transports": 5_124,
     "mcpd/wire": 1_321,

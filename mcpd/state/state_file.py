@@ -232,6 +232,10 @@ class StateFile:
         Changes in quick succession, as when many servers connect, are saved together.
         """
         self._is_running = True
+        if self._path.parent.exists() and not os.access(self._path.parent, os.W_OK):
+            self._saved = attrs.evolve(
+                self.state
+            )  # try to save it, so that users learn of it before a change
         try:
             while True:
                 unsaved = self._saved is not self.state or self.lists.has_unsaved

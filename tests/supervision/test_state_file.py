@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -189,6 +190,24 @@ def test_a_file_that_cannot_be_read_is_kept_and_mentioned(tmp_path: Path, broken
     assert store.warnings == (warning,)
     kept.unlink() if broken else kept.rmdir()
     assert not store.warnings
+
+
+async def test_directory_without_write_permission_is_noticed_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when a change is lost. The test may run as root, who may write everywhere."""
+    monkeypatch.setattr("mcpd.state.state_file._RETRY_INTERVAL", 0.005)
+    monkeypatch.setattr("mcpd.state.state_file.os.access", Mock(return_value=False))
+    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr("mcpd.state.state_file.write_atomically", denied)
+    store = StateFile(tmp_path, tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        with trio.fail_after(30):
+            while not store.warnings:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert "Permission denied" in store.warnings[0]
 
 
 def test_downgrade_keeps_what_was_disabled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
