@@ -38,7 +38,7 @@ from mcpd.calls.engine import CallEngine
 from mcpd.calls.permissions import Policies, refuse_denied
 from mcpd.calls.questions.router import ANSWER_TIMEOUT
 from mcpd.calls.routes import Target
-from mcpd.gateway.facts import ServerCallCounts, SessionFacts, VisibleEntries
+from mcpd.gateway.client_facts import ServerCallCounts, SessionFacts, VisibleEntries
 from mcpd.gateway.instances import DedicatedServers
 from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_response
 from mcpd.gateway.subscriptions import ClientSubscriptions

@@ -15,7 +15,7 @@ import trio.testing
 
 from mcpd.calls.questions.suspended import ORPHAN_TIMEOUT, RESUME_TIMEOUT
 from mcpd.calls.stages.approval import APPROVAL_TIMEOUT, MAX_PENDING
-from mcpd.gateway.facts import SessionFacts
+from mcpd.gateway.client_facts import SessionFacts
 from mcpd.model.errors import BadSpec, InvalidArguments
 from mcpd.model.policy import ClientFacts, RateLimit
 from tests.calls.test_policies import Client, apply, rule

@@ -11,7 +11,7 @@ import pytest
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.stages.approval import NoLastingRuleError, lasting_rule
 from mcpd.config.loader import parse_config
-from mcpd.gateway.facts import SessionFacts
+from mcpd.gateway.client_facts import SessionFacts
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule, UsedItem, decide
 from tests.model.test_policy import LOOK_ALIKES
 

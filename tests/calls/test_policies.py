@@ -19,7 +19,7 @@ from mcpd.api.control.reports import explain_policy
 from mcpd.calls.call import StageHooks
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.routes import ROUTES
-from mcpd.gateway.facts import SessionFacts
+from mcpd.gateway.client_facts import SessionFacts
 from mcpd.gateway.session import ClientSession
 from mcpd.model.config_api import PolicyParams
 from mcpd.model.errors import McpdError

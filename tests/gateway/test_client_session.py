@@ -18,7 +18,7 @@ from mcpd.api.mcp.frames import BatchReply
 from mcpd.calls.call import CallState
 from mcpd.calls.client_context import ClientIdentity, ClientRequest, Responder
 from mcpd.calls.questions.router import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
-from mcpd.gateway.facts import SessionFacts
+from mcpd.gateway.client_facts import SessionFacts
 from mcpd.gateway.gateway import METHODS
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS
 from mcpd.gateway.views import SingleServer

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from mcpd.calls.client_context import ClientRequest, make_client_context
 from mcpd.gateway import lists as list_methods
-from mcpd.gateway.facts import VisibleEntries
+from mcpd.gateway.client_facts import VisibleEntries
 from mcpd.gateway.lists import FIRST_START_TIMEOUT
 from mcpd.model.policy import ClientFacts, Decision
 from mcpd.wire.message import BadFrame

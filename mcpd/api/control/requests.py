@@ -17,7 +17,7 @@ from mcpd.api.control.lists import ListReader
 from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.calls.stages.call_log import record_filter
-from mcpd.gateway.facts import client_facts
+from mcpd.gateway.client_facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
 from mcpd.io.turns import TurnLimit, take_turn
