@@ -32,6 +32,7 @@ from ctl.editors.mcpd_entry import (
     uses_list,
 )
 from mcpd.config.in_place_edits.document import (
+    MAX_FOREIGN_SIZE,
     Document,
     KeyPath,
     check_writable,
@@ -41,6 +42,7 @@ from mcpd.config.in_place_edits.document import (
     write_error,
 )
 from mcpd.files.paths import UnusablePath
+from mcpd.files.regular import read_regular_file
 from mcpd.model.errors import BadSpec, Problem
 
 _TRIES = 3
@@ -204,7 +206,7 @@ def _content_to_restore(
 
 def _read_file(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular_file(path, MAX_FOREIGN_SIZE)
     except FileNotFoundError:
         return None
     except OSError as error:

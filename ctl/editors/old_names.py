@@ -28,7 +28,13 @@ from ctl.editors.backups import (
 )
 from ctl.editors.config_files import UserContext
 from ctl.editors.mcpd_entry import InstallTarget
-from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document, write_document
+from mcpd.config.in_place_edits.document import (
+    Document,
+    KeyPath,
+    parse_document,
+    read_document,
+    write_document,
+)
 from mcpd.model.errors import BadSpec
 from mcpd.model.tool_names import ClientStyle, public_names
 
@@ -178,7 +184,7 @@ class OldNames:
                 continue  # it belongs to a team that need not use mcpd
             for path in self._files([pattern]):
                 with suppress(BadSpec, OSError):
-                    document = parse_document(path.read_bytes(), path, foreign=True)
+                    document = read_document(path, foreign=True)
                     if names := self._renamed(naming, document, places):
                         found[path] = names
         return found
@@ -190,7 +196,7 @@ class OldNames:
         """
         chosen = self.lists()
         for path, names in chosen.items():
-            before = parse_document(path.read_bytes(), path, foreign=True)
+            before = read_document(path, foreign=True)
             record, known = backups.load(path), dict[str, str]()
             original, document = before.data, with_names(before, names)
             if record is not None and not record.of:  # mcpd's entry is in this file, and undone with it
@@ -278,7 +284,7 @@ class OldNames:
         if self.target.editor.name != "claude-code" or self.target.project is not None:
             return []
         try:
-            document = parse_document(self.target.path.read_bytes(), self.target.path, foreign=True)
+            document = read_document(self.target.path, foreign=True)
         except (BadSpec, OSError):
             return []
         names = list(mapping(document.value_at(("projects",))))[:_MAX_FILES]
@@ -302,7 +308,7 @@ def restore_lists(path: Path, backups: EditorBackups, *, dry_run: bool = False) 
         if file.exists():
             restored.append(file)
             if not dry_run:
-                now = parse_document(file.read_bytes(), file, foreign=True)
+                now = read_document(file, foreign=True)
                 write_document(file, _original(record, now))
         if not dry_run:
             backups.delete(file)

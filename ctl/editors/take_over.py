@@ -29,7 +29,7 @@ from mcpd.config.definition_view import is_enabled
 from mcpd.config.edit_config_file import put_profile, remove_profile
 from mcpd.config.in_place_edits.document import (
     Document,
-    parse_document,
+    read_document,
 )
 from mcpd.config.next_step import needs_login
 from mcpd.model.errors import BadSpec
@@ -196,7 +196,7 @@ def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBack
     """
     found: set[str] = set()
     try:
-        document = parse_document(target.path.read_bytes(), target.path, foreign=True)
+        document = read_document(target.path, foreign=True)
         found |= set(everything.find(target, document).values())
     except (OSError, BadSpec):  # `install` reports it
         pass
@@ -208,7 +208,7 @@ def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBack
 def has_servers(everything: TakeOver, target: InstallTarget) -> bool:
     """Return whether the editor has enabled entries that mcpd does not provide."""
     try:
-        document = parse_document(target.path.read_bytes(), target.path, foreign=True)
+        document = read_document(target.path, foreign=True)
     except (OSError, BadSpec):
         return False
     return bool(everything.others(target, document))

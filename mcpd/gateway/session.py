@@ -376,6 +376,15 @@ class ClientSession:
             verdict = policies.verdict(client, server, "resource", uri)
             refuse_denied(verdict, client, server, "resource", uri)
 
+    def may_use_resource(self, server: ManagedServer, uri: str) -> bool:
+        """See `Subscriber`."""
+        policies = self.gateway.policies
+        if not policies.apply_to(server):
+            return True
+        return (
+            policies.verdict(self.facts(self.context), server, "resource", uri).decision is not Decision.DENY
+        )
+
     def describe(self, context: ClientContext) -> str:
         pid = self.client.pid
         name = self.client.name or self.peer or context.client_name or (program_name(pid) if pid else "")

@@ -27,6 +27,9 @@ _Followers = dict[tuple["Subscriber", bytes, str], str]
 class Subscriber(Protocol):
     """A client's session. Compared by identity."""
 
+    def may_use_resource(self, server: ManagedServer, uri: str) -> bool:
+        """Return whether policies let the client know of it."""
+
     def notify_resource_updated(self, listen: bytes, uri: str) -> None: ...
 
 
@@ -145,7 +148,7 @@ class ClientSubscriptions:
             return
         for key in _with_parents(uri):
             for (session, stream, public), own in tuple(of_server.get(key, {}).items()):
-                if uri == own or uri.startswith(f"{key}/"):
+                if (uri == own or uri.startswith(f"{key}/")) and session.may_use_resource(server, uri):
                     yield session, stream, public + uri[len(own) :]
 
     def _update_interest(self, session: Subscriber, server: ManagedServer) -> None:

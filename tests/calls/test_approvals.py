@@ -259,10 +259,16 @@ async def test_what_a_person_approves_is_what_is_sent(autojump_clock: Clock, w: 
     assert frame.count(b'"path"') == frame.count(b'"arguments"') == 1
     assert json.loads(frame)["params"]["arguments"] == json.loads(waiting.arguments)
     about = about[:-1] + ', "progressToken": 1, "own/amount": 5}'
-    assert client.raw("tools/call", f'{{"name": "converse", "arguments": {{"x": 1}}, {about}}}') is None
+    assert (
+        client.raw(
+            "tools/call", f'{{"name": "converse", "arguments": {{"x": 1}}, "to": "converse", {about}}}'
+        )
+        is None
+    )
     await trio.sleep(1)
     (waiting,) = approvals.list(str)
-    assert json.loads(waiting.arguments) == {"arguments": {"x": 1}, "_meta": {"own/amount": 5}}
+    more_than_the_name = {"arguments": {"x": 1}, "to": "converse", "_meta": {"own/amount": 5}}
+    assert json.loads(waiting.arguments) == more_than_the_name
     await approvals.answer(waiting.id, "once")
     await trio.sleep(1)
     assert b'"own/amount"' in w.wire.frames[1]

@@ -286,6 +286,16 @@ async def test_other_spellings_of_a_uri_are_refused(w: World, uri: str) -> None:
     assert_refused(w, client.ask("completion/complete", ref=reference, argument={}), "denied")
 
 
+async def test_updates_of_denied_resources_are_not_heard_through_their_parents(w: World) -> None:
+    client = Client(w)
+    apply(w, NO_SECRETS)
+    w.gateway.subscriptions.add(client.session, b"", "file:///", w.server, "file:///")
+    for uri in ("file:///secret/key", "file:///public/a", "FILE:///secret/key"):
+        w.gateway.subscriptions.on_resource_updated(w.server, uri)
+    heard = [frame["params"] for frame in client.frames if frame.get("method", "").endswith("updated")]
+    assert heard == [{"uri": "file:///public/a"}]
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_denied_server_cannot_be_used_in_another_way(w: World, kind: Any) -> None:
     """Resources, prompts, completion and unknown methods instead of tools."""
@@ -326,6 +336,18 @@ async def test_rules_about_prompts_are_not_those_about_tools(w: World, kind: Any
     apply(w, rule("deny", tools=("review",)))
     assert client.ask("prompts/get", name=name) is None
     assert len(w.wire.frames) == 1
+
+
+@pytest.mark.parametrize("method", ["Tools/Call", "tools/call ", "tools/call\u200b"])
+async def test_other_spellings_of_a_method_are_refused(w: World, method: str) -> None:
+    apply(w, NO_DELETE)
+    assert_refused(w, Client(w).ask(method, name="delete_repo", arguments={}), "invalid_arguments")
+
+
+async def test_reference_of_an_unknown_type_is_refused(w: World) -> None:
+    apply(w, rule("deny", prompts=("review",)))
+    reference = {"type": "ref/Prompt", "name": "review", "uri": "x:y"}
+    assert_refused(w, Client(w).ask("completion/complete", ref=reference, argument={}), "invalid_arguments")
 
 
 async def test_control_api_is_refused_the_same(autojump_clock: Clock, w: World) -> None:

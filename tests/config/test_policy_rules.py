@@ -10,7 +10,7 @@ import pytest
 
 from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import load
-from mcpd.config.policies import MAX_RULES
+from mcpd.config.policies import MAX_PATTERNS, MAX_RULES
 from mcpd.model.errors import BadSpec
 from mcpd.model.policy import Decision, PolicyRule, RateLimit
 
@@ -111,6 +111,10 @@ def test_limits_are_parsed(file: Path) -> None:
         ([{"decision": "limit", "rate": "1001/s"}], "$.settings.policies[0].rate", "at most 1000", "shorter"),
         ([{"decision": "limit", "concurrent": 0}], "$.settings.policies[0].concurrent", "1 or more", "write"),
         ([{"decision": "deny"}] * (MAX_RULES + 1), "$.settings.policies", "at most 1000", "merge"),
+        (
+            [{"decision": "deny", "tools": ["a"] * MAX_PATTERNS}, {"decision": "ask", "prompts": ["a"]}],
+            *("$.settings.policies", "at most 2000", "merge"),
+        ),
     ],
 )
 def test_invalid_rules_are_refused_as_a_whole(

@@ -20,6 +20,9 @@ class Subscriber(Stub):
         super().__init__()
         self.heard: list[tuple[bytes, str]] = []
 
+    def may_use_resource(self, server: object, uri: str) -> bool:
+        return True
+
     def notify_resource_updated(self, stream: bytes, uri: str) -> None:
         self.heard.append((stream, uri))
 

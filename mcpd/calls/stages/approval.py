@@ -397,7 +397,8 @@ def _arguments(call: Call, use: _Use) -> str:
     if isinstance(meta := members.get("_meta"), dict):  # what the client means for the server
         own = [key for key in meta if key == "progressToken" or key.startswith(wire.RESERVED_PREFIX)]
         members["_meta"] = {key: value for key, value in meta.items() if key not in own}
-    shown = {key: value for key, value in members.items() if value not in ({}, name)}
+    named = {"name": name, "uri": name}
+    shown = {key: value for key, value in members.items() if value != {} and value != named.get(key)}
     arguments = shown["arguments"] if shown.keys() == {"arguments"} else shown
     return _visible(msgspec.json.encode(arguments).decode()) if shown else ""
 

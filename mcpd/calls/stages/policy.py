@@ -30,7 +30,7 @@ from mcpd.config.settings import Settings
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import CallOutcome
 from mcpd.model.policy import ClientFacts, Decision, ItemKind, Verdict
-from mcpd.model.text import shorten
+from mcpd.model.text import fold, shorten
 from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -205,15 +205,19 @@ def read_used_item(call: Call) -> tuple[ItemKind, str]:
         if method == "completion/complete":
             reference = _unambiguous(members.get("ref", Raw(b"{}")))
             members["ref"] = Raw(msgspec.json.encode(reference))
-            is_prompt = wire.string(reference, "type") == "ref/prompt"
-            found: tuple[ItemKind, str] = (
-                ("prompt", wire.string(reference, "name"))
-                if is_prompt
-                else ("resource", wire.string(reference, "uri"))
-            )
+            found: tuple[ItemKind, str]
+            match wire.string(reference, "type"):
+                case "ref/prompt":
+                    found = "prompt", wire.string(reference, "name")
+                case "ref/resource":
+                    found = "resource", wire.string(reference, "uri")
+                case other:
+                    raise BadFrame(f"unknown type of a reference {shorten(other, 40)!r}")
         elif method in _NAMED_BY:
             kind, member = _NAMED_BY[method]
             found = kind, wire.string(members, member)
+        elif (known := fold(method)) in _NAMED_BY:
+            raise BadFrame(f"the method differs from `{known}` only in its spelling")
         else:
             found = "method", method
     except BadFrame as error:

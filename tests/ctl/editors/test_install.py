@@ -460,6 +460,17 @@ def test_project_file_belongs_to_the_repository(
     assert not (home / "shop/.cursor").exists()
 
 
+def test_file_of_a_project_that_never_ends_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: Mcpctl
+) -> None:
+    (tmp_path / ".mcp.json").symlink_to("/dev/zero")
+    monkeypatch.chdir(tmp_path)
+    for words in (["install", "--take-over"], ["install", "--permissions"], ["uninstall"]):
+        ran = alone(*words, "claude-code", "--project")
+        assert ran.code != 0
+        assert "it is not a regular file" in ran.err, ran
+
+
 def test_concurrent_write_of_an_editor_is_kept(home: Path) -> None:
     """Claude Code writes its file all the time."""
     path = home / ".claude.json"
