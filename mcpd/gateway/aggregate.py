@@ -234,7 +234,7 @@ class AggregateServer:
 
     def _name_hint(self, member: str) -> str:
         """Say where an unknown name may come from."""
-        starting = [s.spec.name for s in self.servers() if s.catalog is None and not s.state.is_settled]
+        starting = [server.spec.name for server in self.servers() if server.is_first_start]
         if starting:
             names = ", ".join(starting[:5]) + (" and others" if len(starting) > 5 else "")
             return f"{member} of servers that are still starting are not known: {names}; try again soon"

@@ -277,12 +277,11 @@ def test_forgotten_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_tool_error_names_servers_that_are_still_starting() -> None:
-    """Some of them, and not those whose tools are known."""
+    """Some of them, and not those that are restarted after a failure: a model would try again and again."""
     starting = [make_server(f"s{number}") for number in range(6)]
     known, failed = make_server("known", ONE), make_server("failed")
-    for server in (*starting, known):
-        server.state = ServerState.PENDING
-    failed.state = ServerState.FAILED
+    for server in (*starting, known, failed):
+        server.state, server.is_first_start = ServerState.PENDING, server in starting
     with pytest.raises(UnknownTool, match="still starting are not known: s0, s1, s2, s3, s4 and others; try"):
         route(aggregate(*starting, known, failed), "tools/call", name="x")
 
