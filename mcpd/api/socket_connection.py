@@ -15,6 +15,7 @@ from mcpd.api.control.requests import ControlRequests
 from mcpd.api.listeners import Slot
 from mcpd.api.mcp.frames import BatchReply, count_requests, parse_batch
 from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.limits import MAX_INCOMPLETE
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
@@ -36,6 +37,8 @@ _NOT_READING = "client %d does not read its responses; closing its connection"
 MAX_BACKLOG = 3 * 1024 * 1024
 """Bytes that may wait for a client that does not read. A larger message may wait if it is the only one."""
 STALL_TIMEOUT = 30.0
+_MUCH = 256 * 1024
+"""Bytes of an incomplete message from which on it is counted."""
 _LARGE = 1024 * 1024
 """Bytes of a message whose memory is returned to the system afterwards."""
 MAX_STARTING = 4
@@ -69,6 +72,8 @@ class SocketConnection:
         self._splitter = LineSplitter(MAX_MESSAGE, longest=math.inf, limit_structure=True)
         # Small reads, so that a burst of requests does not delay other clients.
         self._reader = Reader(self._fd, self._received, largest=READ_SMALL)
+        self._is_incomplete = False
+        """Whether a long message that has arrived only in part is counted."""
         self._starting = 0
         """Tasks that wait for their turn."""
         self._nursery: trio.Nursery
@@ -102,6 +107,9 @@ class SocketConnection:
             if self._external_client is None:
                 self._operations.clients.remove(self._client)
             self._outbox.close()  # the descriptor's number may soon be another client's
+            if self._is_incomplete:
+                self._count_incomplete(0)
+                trim_heap_soon()
             if self._session is not None:  # it may have held subscriptions and calls by the thousand
                 trim_heap_soon()
             # These refer back to the connection; without the cycle it is freed immediately.
@@ -153,6 +161,8 @@ class SocketConnection:
         with batch() as now:
             self._received_at = now
             lines = self._splitter.feed(portion)
+            if self._is_incomplete or self._splitter.size > _MUCH:
+                self._count_incomplete(self._splitter.size)
             if self._splitter.dropped:
                 self._refuse_dropped()
             if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
@@ -163,6 +173,16 @@ class SocketConnection:
             for line in lines:
                 self._handle_line(line)
         return None
+
+    def _count_incomplete(self, size: int) -> None:
+        """Count an incomplete message of so many bytes."""
+        self._is_incomplete = size > 0
+        self._gateway.incomplete_lines.count(size, self._drop_incomplete)
+
+    def _drop_incomplete(self) -> None:
+        limit = f"more than {MAX_INCOMPLETE} bytes together with the incomplete messages of others"
+        self._splitter.drop_open_line(limit)
+        self._count_incomplete(0)
 
     def _refuse_dropped(self) -> None:
         """Respond to requests that are too long or have too much structure."""
@@ -276,7 +296,7 @@ class SocketConnection:
         self._starting += 1
         if self._starting > MAX_STARTING:
             self._reader.pause()
-        self._nursery.start_soon(run_in_turn, work, self._started, name=name)
+        self._nursery.start_soon(run_in_turn, work, self._started, self, name=name)
 
     def _started(self) -> None:
         self._starting -= 1

@@ -153,7 +153,7 @@ class CallEngine:
     async def _prepare(self, call: Call) -> None:
         """Wait for the server, run the stages, and send the call."""
         server = await self.connections.wait_connected(call)
-        await take_turn()  # many calls may have waited for this server
+        await take_turn(call.caller)  # many calls may have waited for this server
         self.connections.remove(call)  # from those of the server that it waited for
         call.server = server
         route = self.routes.find(  # the lists may have come with the connection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Raw
 
@@ -12,6 +12,8 @@ from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire.message import ABSENT, Message
 
+MAX_INCOMPLETE = 64 * 1024 * 1024
+"""Bytes of long messages that have arrived only in part."""
 MAX_PER_PEER = 36 * 1024 * 1024
 """Bytes for one peer: a little more than the longest message that mcpd accepts by default."""
 _TOTAL_FACTOR = 2
@@ -52,6 +54,26 @@ class ByteBudget:
     def of(self, peer: object) -> int:
         """Return how many bytes are counted for a peer."""
         return self._by_peer.get(peer, 0)
+
+
+class IncompleteLines:
+    """Limits the long messages that clients have sent in part, each on a connection of its own."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Callable[[], None], int] = {}
+
+    def count(self, size: int, drop: Callable[[], None]) -> None:
+        """Count the message of a connection as `size` bytes, and no more if that is 0.
+
+        If all take more than MAX_INCOMPLETE, call `drop` of the longest, which then counts it as 0: who sends
+        less is not affected.
+        """
+        if size:
+            self._sizes[drop] = size
+            if sum(self._sizes.values()) > MAX_INCOMPLETE:
+                max(self._sizes, key=self._sizes.__getitem__)()
+        else:
+            self._sizes.pop(drop, None)
 
 
 SMALL = 16 * 1024

@@ -15,6 +15,7 @@ from msgspec import Raw
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine
+from mcpd.calls.limits import IncompleteLines
 from mcpd.calls.permissions import Policies
 from mcpd.calls.routes import StageFactory
 from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals, ApprovalStageFactory
@@ -76,6 +77,7 @@ class Gateway:
         self.sessions: dict[ClientSession, None] = {}
         self.waiting_requests: set[trio.CancelScope] = set()
         """The tasks of clients' requests that wait for something."""
+        self.incomplete_lines = IncompleteLines()
         notifications = LimitedNotifications(
             core.environ,
             lambda: core.config.loaded.settings.approval_notifications,

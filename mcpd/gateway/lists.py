@@ -66,7 +66,7 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
             await core.refresh_catalogs(expired)
             if session.view.must_prepare:
                 await session.view.prepare()
-        await take_turn()  # many requests may have waited for the same list
+        await take_turn(session)  # many requests may have waited for the same list
         _respond_with_page(session, request, member)
 
     session.spawn_request(request, when_known)

@@ -8,6 +8,7 @@ from typing import Protocol
 import trio
 
 from mcpd.calls.call import Spawn
+from mcpd.io.turns import TurnLimit
 from mcpd.supervision.managed_server import ManagedServer
 
 SUBSCRIBE_TIMEOUT = 10.0
@@ -127,9 +128,10 @@ class ClientSubscriptions:
         try:
             while self._recent_updates:
                 await trio.sleep(UPDATE_INTERVAL)
-                updates, self._recent_updates = self._recent_updates, {}
-                for (server, uri), repeated in updates.items():
-                    if repeated and self._notify_subscribers(server, uri):
+                turns = TurnLimit()
+                for server, uri in list(self._recent_updates):
+                    await turns.pause()
+                    if self._recent_updates.pop((server, uri)) and self._notify_subscribers(server, uri):
                         self._recent_updates[server, uri] = False
         finally:
             self._recent_updates.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -58,33 +59,71 @@ async def in_turns(steps: Steps[T]) -> T:
             began = time.monotonic()
 
 
-_turn: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("whose turn it is")
+class _Turns:
+    """Grants one turn in each round of the scheduler."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: dict[object, deque[trio.Event]] = {}
+        """Who takes turns with the others → what waits, in its order."""
+
+    async def take(self, of: object) -> None:
+        if self._is_taken:
+            turn, line = trio.Event(), self._waiting.setdefault(of, deque())
+            line.append(turn)
+            try:
+                await turn.wait()
+            except trio.Cancelled:
+                if turn.is_set():
+                    self._pass_on()
+                else:
+                    line.remove(turn)
+                    if not line:
+                        del self._waiting[of]
+                raise
+        else:
+            self._is_taken = True
+            with trio.CancelScope(shield=True):
+                await trio.lowlevel.checkpoint()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Wake the next task, which has its turn in the next round."""
+        self._is_taken = bool(self._waiting)
+        if self._is_taken:
+            of = next(iter(self._waiting))
+            line = self._waiting.pop(of)
+            line.popleft().set()
+            if line:
+                self._waiting[of] = line  # as the last one
 
 
-async def take_turn() -> None:
-    """Wait until all earlier callers have had their turn. Each round of the scheduler grants one turn.
+_turns: trio.lowlevel.RunVar[_Turns] = trio.lowlevel.RunVar("whose turn it is")
+
+
+async def take_turn(of: object = None) -> None:
+    """Wait for a turn. Each round of the scheduler grants one, to each `of` in turn.
 
     Call this before work that thousands of tasks may do at the same time, such as those that waited for the
-    same event. Otherwise, all of them would do it in one round, and delay all other tasks.
+    same event. Otherwise, all of them would do it in one round, and delay all other tasks. `of` is usually
+    the client that the work is for: then it does not wait for all that others have begun.
     """
     try:
-        lock = _turn.get()
+        turns = _turns.get()
     except LookupError:
-        lock = trio.Lock()
-        _turn.set(lock)
-    async with lock:
-        pass  # the next waiting task gets its turn in the next round
+        _turns.set(turns := _Turns())
+    await turns.take(of)
 
 
 async def run_in_turn(
-    work: Callable[[], Awaitable[None]], on_start: Callable[[], None] | None = None
+    work: Callable[[], Awaitable[None]], on_start: Callable[[], None] | None = None, of: object = None
 ) -> None:
     """Run `work` after `take_turn`. Use this for every task of which a client can start many.
 
     `work` is started even if the task is cancelled while it waits, so that `work` can clean up.
     """
     with trio.CancelScope(shield=True):
-        await take_turn()
+        await take_turn(of)
     if on_start is not None:
         on_start()
     await work()

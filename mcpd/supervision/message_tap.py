@@ -20,6 +20,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.config.masking import MASK, SCHEME, is_secret_name, scrub, scrub_json
+from mcpd.io.turns import take_turn
 from mcpd.model.api import ConnectStep
 from mcpd.model.events import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
@@ -172,7 +173,7 @@ class Tap:
             while not self._frames:
                 self._available = trio.Event()
                 await self._available.wait()
-            await trio.lowlevel.checkpoint()
+            await take_turn("streams")
             at, direction, frame, round_trips = self._frames.popleft()
             self._size -= len(frame)
             is_note, message, method = direction is MessageDirection.NOTE, None, ""
@@ -186,7 +187,7 @@ class Tap:
             if not (is_note or wanted):
                 continue
             text = _mask_start(frame, self._limit, self._mask)
-            await trio.lowlevel.checkpoint()  # both parts may take many milliseconds
+            await take_turn("streams")  # both parts may take many milliseconds
             text, cut = _scrub_and_cut(text, frame, self._limit)
             whole = _as_json(text) if message is not None and not cut else None
             dropped, self._dropped = self._dropped, 0

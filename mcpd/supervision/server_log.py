@@ -107,11 +107,12 @@ class ServerLog:
     def tail(self, count: int) -> tuple[str, ...]:
         return tuple(self._lines)[-count:] if count > 0 else ()
 
-    def lines_after(self, position: int) -> tuple[list[str], int]:
-        """Return the lines after `position`, and how many of them are no longer available."""
+    def lines_after(self, position: int, count: int) -> tuple[list[str], int]:
+        """Return at most `count` lines after `position`, and how many before them are no longer available."""
         new = self.position - position
         kept = min(new, len(self._lines))
-        return list(itertools.islice(self._lines, len(self._lines) - kept, None)), new - kept
+        start = len(self._lines) - kept
+        return list(itertools.islice(self._lines, start, start + count)), new - kept
 
     async def wait_lines_after(self, position: int) -> None:
         """Wait until `position` has been passed."""

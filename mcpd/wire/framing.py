@@ -39,8 +39,8 @@ class LineSplitter:
         self._limit = limit
         self._longest = max(limit, longest)
         self._open = BytesIO()
-        self._size = 0
-        """Bytes of the open line."""
+        self.size = 0
+        """Bytes of the open line that are kept."""
 
     def feed(self, portion: bytes) -> list[bytes]:
         """Take what was read; return the lines that it completed. Raises LineTooLong."""
@@ -48,17 +48,17 @@ class LineSplitter:
         if self._dropping is not None:
             self._drop(first, has_ended=bool(newline))
             lines: list[bytes] = []
-        elif self._size + len(first) > self._limit:
-            self._begin_drop(self._excess)
+        elif self.size + len(first) > self._limit:
+            self.drop_open_line(self._excess)
             self._drop(first, has_ended=bool(newline))
             lines = []
         elif not newline:
             self._open.write(portion)
-            self._size += len(portion)
-            if self._size > COUNTED_FROM and self._limit_structure:
+            self.size += len(portion)
+            if self.size > COUNTED_FROM and self._limit_structure:
                 self._count(portion)
             return []
-        elif self._size:
+        elif self.size:
             self._open.write(first)
             lines = [self._open.getvalue()]
             self.clear()
@@ -66,7 +66,7 @@ class LineSplitter:
             lines = [first] if first else []
         if rest:
             more = rest.split(b"\n")
-            self._size = self._open.write(more.pop())
+            self.size = self._open.write(more.pop())
             if len(rest) > self._limit:
                 more = self._without_long(more)
             lines += filter(None, more)
@@ -78,7 +78,7 @@ class LineSplitter:
 
     def clear(self) -> None:
         self._open = BytesIO()
-        self._size = 0
+        self.size = 0
         self._counter = None
 
     def _count(self, portion: bytes) -> None:
@@ -90,7 +90,7 @@ class LineSplitter:
             else:
                 self._counter.feed(portion)
         except TooMuchStructure as error:
-            self._begin_drop(str(error))
+            self.drop_open_line(str(error))
 
     @property
     def _excess(self) -> str:
@@ -107,7 +107,8 @@ class LineSplitter:
                 self._drop(line, has_ended=True)
         return kept
 
-    def _begin_drop(self, reason: str) -> None:
+    def drop_open_line(self, reason: str) -> None:
+        """Drop the open line, up to its newline. `reason`: as in `DroppedMessage`."""
         self._dropping = DroppedMessage(reason)
         self._dropping.add(self._open.getvalue())  # not a copy
         self.clear()

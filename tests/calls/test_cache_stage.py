@@ -277,7 +277,7 @@ async def test_request_cancelled_while_it_is_prepared_keeps_no_equal_one_waiting
         read(one)
         (key,) = one.session.calls
 
-        async def take_turn() -> None:
+        async def take_turn(of: object) -> None:
             await trio.lowlevel.checkpoint()
             one.session.cancel(key, "the client cancelled it")
 

@@ -82,10 +82,23 @@ def relist(key: bytes, size: int) -> None:
     text(key, b"done")
 
 
+def complain(key: bytes, size: int) -> None:
+    end = time.monotonic() + size
+    while time.monotonic() < end:
+        os.write(2, b"error: y\n" * 6000)
+    text(key, b"done")
+
+
+def error_text(key: bytes, size: int) -> None:
+    reply(key, filled(b'{"code":1,"message":"', b"\\u001b[31m", size, b'"}'), b"error")
+
+
 ATTACKS: dict[str, Callable[[bytes, int], None]] = {
     "questions": lambda key, size: text(key, b"?" * size),
     "blocks": blocks,
     "error_data": error_data,
+    "error_text": error_text,
+    "complain": complain,
     "surrogates": surrogates,
     "params": params,
     "relist": relist,

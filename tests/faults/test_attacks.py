@@ -115,6 +115,34 @@ def client_floods(daemon: Daemon) -> None:
         client.request("mcpd/version")
 
 
+def streams(method: str, attack: Attack, **params: Any) -> Attack:
+    """Many streams, whose clients read, during an attack."""
+
+    def beside(daemon: Daemon) -> None:
+        request = {"jsonrpc": "2.0", "method": method, "params": params}
+        lines = b"".join(json.dumps({**request, "id": number}).encode() + b"\n" for number in range(40))
+        with ExitStack() as stack:
+            for _ in range(10):
+                client = stack.enter_context(Client(daemon.socket, 3 * BOUND))
+                client.socket.sendall(lines)
+                threading.Thread(target=_drain, args=(client, threading.Event()), daemon=True).start()
+            attack(daemon)
+
+    return beside
+
+
+def incomplete_lines(daemon: Daemon) -> None:
+    """Clients send nearly all of a long message. The longest are dropped, and their clients learn it."""
+    start = b'{"jsonrpc":"2.0","id":7,"method":"mcpd/call","params":{"x":"'
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(daemon.socket)) for _ in range(12)]
+        for client in clients:
+            client.socket.sendall(start + b"x" * 20 * MIB)
+        clients[0].socket.sendall(b"\n")
+        with pytest.raises(Refused, match="incomplete messages"):
+            clients[0].answer(7)
+
+
 def large_call(daemon: Daemon) -> None:
     """A call with the longest arguments that are accepted."""
     values, text = b"[]," * (7 * MIB // 3), b"\\n" * (12 * MIB)
@@ -172,6 +200,10 @@ ATTACKS: dict[str, Attack] = {
     "result of many blocks": call("blocks", 31 * MIB),
     "list of many tools": connect("tools", 31 * MIB),
     "error with much data": call("error_data", 31 * MIB),
+    "error with a long text": call("error_text", 31 * MIB),
+    "followers of a log": streams("mcpd/logs", call("complain", 1), server="bad", follow=True),
+    "followers of messages": streams("mcpd/tap", call("log_text", 8 * MIB), server="bad"),
+    "incomplete lines": incomplete_lines,
     "batch of many messages": batch,
     "log message with much data": call("params", 31 * MIB),
     "many parameters": line(PARAMS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -114,3 +115,26 @@ async def test_subscriptions_move_to_the_server_that_replaces_theirs(
     assert (new.interests.resources == {"a:1"}) is moved
     made.on_resource_updated(new, "a:1")
     assert (len(one.heard) == 1) is moved
+
+
+async def test_many_updates_do_not_delay_others(made: ClientSubscriptions) -> None:
+    """Their repetitions, which are due at the same time, are not reported in one round of the scheduler."""
+    server = make_server()
+    heard = longest = 0
+
+    class Slow(Subscriber):
+        def notify_resource_updated(self, stream: bytes, uri: str) -> None:
+            nonlocal heard
+            heard += 1
+            time.sleep(0.001)
+
+    one: Any = Slow()
+    for number in range(100):
+        made.add(one, b"", f"p:{number}", server, f"a:{number}")
+    for number in [*range(100), *range(100)]:
+        made.on_resource_updated(server, f"a:{number}")
+    while heard < 200:
+        before = heard
+        await trio.sleep(0.001)
+        longest = max(longest, heard - before)
+    assert longest < 50

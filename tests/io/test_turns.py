@@ -28,6 +28,40 @@ async def test_one_of_many_tasks_has_its_turn_in_a_round() -> None:
     assert max(after - before for before, after in pairwise(rounds)) <= 2
 
 
+async def test_clients_take_turns() -> None:
+    """A task does not wait for the hundreds that other clients have started before."""
+    order: list[str] = []
+
+    async def work(client: str) -> None:
+        await take_turn(client)
+        order.append(client)
+
+    async with trio.open_nursery() as nursery:
+        for client in ("one", "two"):
+            for _ in range(300):
+                nursery.start_soon(work, client)
+        await trio.lowlevel.checkpoint()
+        nursery.start_soon(work, "late")
+    assert order.index("late") < 20
+    assert len(order) == 601
+
+
+async def test_cancelled_task_passes_its_turn_on() -> None:
+    done: list[int] = []
+
+    async def work(number: int) -> None:
+        await take_turn(number % 3)
+        done.append(number)
+
+    async with trio.open_nursery() as nursery, trio.open_nursery() as cancelled:
+        for number in range(30):
+            nursery.start_soon(work, number)
+            cancelled.start_soon(work, 100 + number)
+        await trio.lowlevel.checkpoint()
+        cancelled.cancel_scope.cancel()
+    assert {*range(30)} <= {*done}
+
+
 async def test_work_starts_in_order_and_may_wait() -> None:
     order: list[int] = []
     started: list[int] = []

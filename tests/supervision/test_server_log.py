@@ -83,7 +83,7 @@ async def test_lines_after_a_position_wait_for_the_next_one(server_log: ServerLo
         nursery.start_soon(server_log.wait_lines_after, 1)
         await trio.testing.wait_all_tasks_blocked()
         server_log.feed(b"two\n")
-    lines, missed = server_log.lines_after(1)
+    lines, missed = server_log.lines_after(1, 100)
     assert ([line.rpartition(" ")[2] for line in lines], missed) == (["two"], 0)
 
 

@@ -35,6 +35,8 @@ log = logging.getLogger("mcpd.client")
 
 _MAX_PATH = 4096
 """Characters of a client's working directory; a longer one cannot exist."""
+_LINES_AT_ONCE = 100
+"""Lines of a server's log that a stream sends before others have their turn."""
 MAX_RUNNING = 512
 """Requests in progress on one connection, apart from calls: each takes a task."""
 
@@ -207,7 +209,7 @@ class ControlRequests:
                 try:
                     result = await work
                     if result is not None:
-                        await take_turn()  # many requests may have waited for the same event
+                        await take_turn(self._responder)  # many requests may have waited for the same event
                         self._finish(message, result)
                 except Exception as error:
                     self._send_error(message, error)
@@ -310,6 +312,7 @@ class _Streams:
                 notify(event)
                 await turns.pause()
             async for event in changes:
+                await take_turn("streams")  # the streams of all clients wait for the same event
                 notify(event)
         raise SlowConsumer(
             "this client read its events too slowly; call mcpd/events again for a new snapshot"
@@ -329,8 +332,9 @@ class _Streams:
         self._responder.send(tail)
         while True:
             await log.wait_lines_after(position)
-            lines, missed = log.lines_after(position)
-            position = log.position
+            await take_turn("streams")
+            lines, missed = log.lines_after(position, _LINES_AT_ONCE)
+            position += missed + len(lines)
             if missed:
                 self._notify(message, "mcpd/log", "missed", missed)
             for line in lines:
@@ -349,6 +353,7 @@ class _Streams:
             raise Unsupported("mcpd/calls: this mcpd keeps no call log")
         with log.watch() as written:
             records = CallRecords(calls=await log.read(params), dropped=log.dropped)
+            await take_turn("streams")
             response = wire.result(message.key, codec.encode(records))
             if not params.follow:
                 self._responder.finish(response)
@@ -357,6 +362,7 @@ class _Streams:
             seen = set(records.calls)
             async for record in written:
                 if matches(record) and record not in seen:
+                    await take_turn("streams")
                     self._notify(message, "mcpd/call-record", "call", record)
                     await self._responder.wait_drained()
         raise SlowConsumer("this client read the call log too slowly; call mcpd/calls again")

@@ -33,6 +33,8 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.tool_call_stats import ToolCallStats
 
 _LAG_INTERVAL, _LAG_KEPT = 0.1, 600.0
+_one_at_a_time = trio.CapacityLimiter(1)
+"""For requests that read /proc, so that many of them do not all continue in the same round."""
 _MAX_CLIENTS = 100
 """Names of clients in the metrics: they come from the clients."""
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
@@ -72,7 +74,7 @@ async def measure_costs(servers: Sequence[ManagedServer]) -> dict[ManagedServer 
     """
     marks = {server: server.child.mark for server in servers if server.child is not None}
     roots = {server.child.mark: (server.child.pid, server.child.mark) for server in servers if server.child}
-    found = await trio.to_thread.run_sync(processes.measure_trees, roots)
+    found = await trio.to_thread.run_sync(processes.measure_trees, roots, limiter=_one_at_a_time)
     for server in servers:
         if server.original is None:
             own = (marks[each] for each in marks if each is server or each.original is server)

@@ -30,7 +30,7 @@ _NOT_READING = "%s does not read its responses; closing its connection"
 
 _batch = batch()
 
-MAX_BUFFERED = 96 * 1024 * 1024
+MAX_BUFFERED = 64 * 1024 * 1024
 """Bytes of incomplete bodies on all connections together."""
 _FREE_SHARE = 256 * 1024
 """Bytes of them that each connection may have in any case, so that large bodies do not shut out others."""
@@ -340,7 +340,7 @@ class HttpServerConnection:
         )
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._nursery.start_soon(run_in_turn, work)
+        self._nursery.start_soon(run_in_turn, work, None, self)
 
 
 def _refuse(body: bytes, exchange: HttpExchange) -> None:
