@@ -171,7 +171,9 @@ class ServerResponses:
                 return
         members = wire.members_or_empty(error)
         doubt_list(call, error)
-        code, message = wire.error_code(members), wire.string_or(members, "message")
+        code, message = wire.error_code(members), ""
+        if len(members.get("message", b"")) <= _MAX_MESSAGE:
+            message = wire.string_or(members, "message")
         if not code or bytes(members.get("message", b""))[:1] != b'"':
             # Clients reject what JSON-RPC does not allow, and would say nothing of it.
             message = message or shorten(bytes(error), 500).strip('"')
@@ -196,6 +198,8 @@ def _says_unknown(noun: str) -> re.Pattern[bytes]:
     )
 
 
+_MAX_MESSAGE = 1024 * 1024
+"""Bytes of an error message that is decoded for the call log."""
 _DOUBTS = {
     "tools/call": ("tools", _says_unknown("tool")),
     "prompts/get": ("prompts", _says_unknown("prompt")),

@@ -143,6 +143,8 @@ class NotificationInterests:
 CLIENT_NAME = "mcpd"
 FEATURES = ("tools", "resources", "prompts")
 """What a server lists."""
+_MAX_ERROR_MEMBER = 1024 * 1024
+"""Bytes of a member of an error that is decoded."""
 _MAX_KEPT_VALUES, _MAX_KEPT_BYTES = 10_000, 1024 * 1024
 """Limits for a result of which parts are kept as long as the connection lasts, such as the capabilities."""
 _NOTIFICATIONS_TIMEOUT = 1.0
@@ -348,6 +350,8 @@ def _decode_member(fields: Mapping[str, Raw], name: str) -> object:
     raw = fields.get(name)
     if raw is None:
         return None
+    if len(raw) > _MAX_ERROR_MEMBER:
+        return raw
     try:
         return wire.value(raw)
     except TooLarge:

@@ -18,7 +18,7 @@ PING_INTERVAL = 15.0
 """Seconds without data before a ping is sent."""
 PONG_TIMEOUT = 10.0
 """Seconds in which the peer must send something after a ping."""
-READ_SIZE = 1 << 13
+READ_SIZE = 1 << 12
 """Bytes per read. A peer may send thousands of tiny frames in them."""
 _MAX_UNCOUNTED = 1 << 16
 """Bytes allowed around a message."""
@@ -91,7 +91,7 @@ class GuardedStream(trio.abc.Stream):
         """The bytes of a message, the headers of its fragments, and pings. The library counts the payload of
         fragments only, and keeps every fragment, even empty ones."""
         return (
-            self._longest_message * 9 / 8
+            self._longest_message * 65 / 64
             + _MAX_UNCOUNTED
             + _CONTROL_BYTES_PER_SECOND * (self.last_received_at - self._message_at)
         )

@@ -20,6 +20,7 @@ from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.json_text import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
+from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.base import Deviations, Dialect, Inbound, LostCalls, NullInbound
 from mcpd.transports.outgoing_request import (
     Exchange,
@@ -129,6 +130,7 @@ class RequestMultiplexer(FrameTransport):
                 nursery.cancel_scope.cancel(reason=reason)
         finally:
             self.close(reason)
+            trim_heap_soon()  # of what it had begun to receive, and of its lists
         assert self.end_error is not None
         raise self.end_error
 

@@ -16,6 +16,7 @@ import httpx
 import trio
 
 from mcpd.io.outbox import batch
+from mcpd.io.turns import take_turn
 from mcpd.model.errors import LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
@@ -182,6 +183,7 @@ class HttpChannel(RequestMultiplexer):
     async def _send_notification(self, frame: bytes) -> None:
         with self._notifications.sending(), trio.move_on_after(_NOTIFICATION_TIMEOUT):
             try:
+                await take_turn("posts")  # a server may ask for hundreds of them at once
                 headers = self.make_headers(wire.method_of(frame), frame)
                 response = await self.endpoint.send("POST", headers, frame.rstrip())
                 body = await bodies.read_short(response)
@@ -357,6 +359,7 @@ class _Post:
         self.was_sent = True
         with self.scope:
             try:
+                await take_turn("posts")  # so do many calls at the same time, or their responses
                 content = self.frame.rstrip()
                 if response is None or headers is None:
                     headers = channel.make_headers(exchange.method, self.frame)
@@ -364,6 +367,7 @@ class _Post:
                 else:
                     response = await channel.endpoint.complete(response, "POST", headers, content)
                 try:
+                    await take_turn("posts")
                     await self._handle_response(response)
                 finally:
                     await bodies.close(response)

@@ -7,6 +7,7 @@ returned too: servers send them to set the id to resume from, or the delay befor
 from __future__ import annotations
 
 import re
+from io import BytesIO
 
 import msgspec
 
@@ -54,7 +55,7 @@ class SseDecoder:
         self._start = b""
         self._started = False
         self._after_cr = False
-        self._parts: list[bytes] = []  # the open line, searched and joined only once
+        self._line = BytesIO()  # the open line, searched only once; its portions may have one byte each
         self._open = 0
         self._id: str | None = None
         self._clear()
@@ -86,7 +87,7 @@ class SseDecoder:
         lines = data.split(b"\n")  # `splitlines` takes three times as long
         rest = lines.pop()
         events = []
-        if lines and self._parts and (event := self._take_long_line(lines.pop(0))) is not None:
+        if lines and self._open and (event := self._take_long_line(lines.pop(0))) is not None:
             events.append(event)
         events += [event for line in lines if (event := self._take_line(line)) is not None]
         if rest:
@@ -113,8 +114,7 @@ class SseDecoder:
         return start.removeprefix(_BOM)
 
     def _extend_line(self, rest: bytes) -> None:
-        self._parts.append(rest)
-        self._open += len(rest)
+        self._open += self._line.write(rest)
         size = self._size + self._open
         if size > self._limit + _MAX_FIELD_PREFIX:
             raise EventTooLong(f"more than {self._limit} bytes")
@@ -122,11 +122,11 @@ class SseDecoder:
             self._count(rest)
 
     def _take_long_line(self, last: bytes) -> SseEvent | None:
-        self._parts.append(last)
+        self._line.write(last)
         if self._counter is not None:
             self._count(last)
-        line = b"".join(self._parts)
-        self._parts.clear()
+        line = self._line.getvalue()
+        self._line = BytesIO()
         self._open = 0
         return self._take_line(line, is_counted=self._counter is not None)
 
@@ -134,7 +134,7 @@ class SseDecoder:
         """Count what was added to the data or to the open line."""
         if self._counter is None:
             self._counter = StructureCounter(self._limit)
-            portion = b"".join((self._data or b"", *self._parts))
+            portion = bytes(self._data or b"") + self._line.getvalue()
         try:
             self._counter.feed(portion)
         except TooMuchStructure as error:

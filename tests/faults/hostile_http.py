@@ -105,12 +105,18 @@ class HostileHttp:
                 self._answer(connection, request, reads.read(length))
 
     def _answer(self, connection: socket.socket, request: bytes, body: bytes) -> None:
+        if request.startswith(b"GET /asking"):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until:
+                connection.sendall(b'data: {"jsonrpc":"2.0","id":1,"method":"ping"}\n\n' * 1000)
+            raise ValueError("the response has ended with the connection")
         if not request.startswith(b"POST"):
             connection.sendall(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\n\r\n")
             return
         message = json.loads(body)
-        method = message["method"]
-        if "id" not in message:
+        method = message.get("method")
+        if "id" not in message or method is None:
             connection.sendall(b"HTTP/1.1 202 Yes\r\nContent-Length: 0\r\n\r\n")
         elif method == "tools/call" and message["params"]["name"] == "attack":
             attack(connection, ATTACKS[message["params"]["arguments"]["kind"]], message["id"])

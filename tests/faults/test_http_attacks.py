@@ -15,7 +15,7 @@ import pytest
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Client, Daemon, Refused, fake
-from tests.faults.hostile_http import ATTACKS, FLOODS, HostileHttp
+from tests.faults.hostile_http import ATTACKS, FLOODS, SECONDS, HostileHttp
 from tests.faults.measure import more_descriptors
 from tests.faults.withstand import MIB, Attack, withstand
 
@@ -43,6 +43,20 @@ def test_remote_server_holds_up_nobody(start: Start, hostile: HostileHttp, kind:
         daemon.client().request("mcpd/disconnect", server="bad")
 
     withstand(daemon, call, leave, is_flood=kind.partition(" ")[2] in FLOODS)
+
+
+@pytest.mark.slow
+def test_requests_of_a_remote_server_hold_up_nobody(start: Start, hostile: HostileHttp) -> None:
+    """It asks as fast as it can on its own stream. Each answer is a request."""
+    daemon = start({"calm": fake(), "bad": {"url": hostile.url.replace("/mcp", "/asking")}})
+    daemon.wait_connected("calm", "bad")
+    daemon.client().call("calm", "echo")
+
+    def attack(daemon: Daemon) -> None:
+        daemon.client().request("mcpd/reconnect", server="bad")
+        time.sleep(SECONDS)
+
+    withstand(daemon, attack, lambda daemon: daemon.client().request("mcpd/disconnect", server="bad"))
 
 
 def post(endpoint: web.HttpEndpoint, *, token: bool = True, path: str = "/mcp") -> bytes:

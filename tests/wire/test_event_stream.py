@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -134,6 +135,21 @@ def test_endless_line_is_refused(endless: bytes) -> None:
     decoder = SseDecoder(150)
     with pytest.raises(EventTooLong):
         decoder.feed(endless)
+
+
+def test_portions_of_an_open_line_are_not_kept_apart() -> None:
+    """A line may arrive in thousands of chunks; an object for each would take twenty times as much."""
+    decoder = SseDecoder(1 << 20)
+    tracemalloc.start()
+    try:
+        decoder.feed(b"data: ")
+        for number in range(50_000):
+            decoder.feed(b"%02d" % (number % 100))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    (event,) = decoder.feed(b"\n\n")
+    assert len(event.data) == 100_000
 
 
 def test_bytes_without_an_event_are_counted() -> None:

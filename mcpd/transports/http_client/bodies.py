@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator
 
 import httpx
-import msgspec
 import trio
 
 from mcpd.model.errors import ProtocolViolation
@@ -96,13 +95,11 @@ def complete_body(response: httpx.Response) -> bytes | None:
 
 
 def to_one_line(data: bytes) -> bytes:
-    """Return a JSON document without line breaks, because a line break ends a message on other channels."""
-    if b"\n" not in data:
-        return data
-    try:
-        return msgspec.json.format(data, indent=-1)
-    except (msgspec.MsgspecError, RecursionError):
-        return data.replace(b"\r", b" ").replace(b"\n", b" ")  # invalid JSON, or whitespace between its parts
+    """Return a JSON document without line breaks, because a line break ends a message on other channels.
+
+    In valid JSON, they are only between its parts.
+    """
+    return data.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in data else data
 
 
 def content_type(response: httpx.Response) -> str:
