@@ -53,6 +53,7 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.state.clients import program_name
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
+from mcpd.wire.limits import is_response
 from mcpd.wire.message import ABSENT, ENVELOPE_START, BadFrame, Message
 
 log = logging.getLogger("mcpd.gateway")
@@ -183,7 +184,11 @@ class ClientSession:
     def receive(self, message: Message, reply: Responder) -> None:
         method = message.method
         if not method or message.id is ABSENT:
-            self._receive_without_id(message)
+            if message.id is ABSENT or is_response(message):
+                self._receive_without_id(message)
+            else:
+                body = wire.error_body(_INVALID_REQUEST, "a request must have a `method`")
+                reply.finish(wire.error(message.key, body), _INVALID_REQUEST)
             return
         key, params = bytes(message.id), bytes(message.params)
         request = ClientRequest(key, method, params, reply, self.context)

@@ -99,9 +99,7 @@ def _is_answered_soon(message: dict[str, Json]) -> bool:
     method, key, params = message.get("method"), message["id"], message.get("params", {})
     if not isinstance(key, int | str) or isinstance(key, bool) or len(str(key)) > _LONGEST_ID:
         return False
-    if (
-        not str(key).isascii() or not method
-    ):  # half a character is replaced; without a method it is no request
+    if not str(key).isascii():  # half a character is replaced
         return False
     if message.get("jsonrpc") != "2.0" or not isinstance(method, str) or not isinstance(params, dict):
         return False

@@ -90,6 +90,14 @@ async def test_requests_wait_until_long_lists_are_ready(
     assert [working.tag for working in w.work.values()] == ["90"]
 
 
+async def test_request_without_a_method_is_refused(w: World) -> None:
+    received = Recorder(w.user("legacy", {}))
+    received.say({"id": 5, "method": ""})
+    (answer,) = received.answers
+    assert answer["id"] == 5
+    assert answer["error"]["code"] == -32600
+
+
 @pytest.mark.parametrize("key", [None, True, [], {"a": 1}])
 async def test_null_and_structured_ids_are_refused(w: World, key: object) -> None:
     received = Recorder(w.user("legacy", {}))

@@ -242,7 +242,7 @@ class HttpRpc:
         except BadFrame as error:
             respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
             return
-        if not is_request(message):
+        if not message.method or not is_request(message):
             respond_error(exchange, 400, "a request must have an `id` and a `method`", key=message.key)
         elif not message.method.startswith(("mcpd/", "rpc.")) or message.method in _OF_A_CONNECTION:
             text = "/rpc serves the control API, one request at a time; MCP is served at /mcp"

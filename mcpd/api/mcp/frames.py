@@ -9,6 +9,7 @@ from mcpd.api.http.parser import Head
 from mcpd.calls.client_context import Responder
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
+from mcpd.wire.limits import is_response
 from mcpd.wire.message import (
     ABSENT,
     INVALID_PARAMS,
@@ -130,7 +131,8 @@ def parse_batch(line: bytes) -> Sequence[Message]:
 
 def is_request(message: Message) -> bool:
     """Return whether a message needs a response."""
-    return bool(message.method) and message.id is not ABSENT and not wire.is_null_notification(message)
+    has_id = message.id is not ABSENT and not wire.is_null_notification(message)
+    return has_id and not is_response(message)
 
 
 def count_requests(messages: Sequence[Message]) -> int:
