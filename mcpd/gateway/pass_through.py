@@ -1,7 +1,8 @@
 """Messages that mcpd does not know. They reach the other side where only one peer can be meant.
 
 A server's message is for the client whose call it belongs to. Outside of calls, it is for the only client
-that uses the server. (A client's message is for the server that it is attached to: see `ClientSession`.)
+that uses the server. The status of a task is for the client whose call became the task. (A client's message
+is for the server that it is attached to: see `ClientSession`.)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import Call
 from mcpd.calls.questions.router import candidates
+from mcpd.calls.stages.tasks import client_of_task
 from mcpd.gateway.session import ClientSession
 from mcpd.protocol.revision_translation import translate_request
 from mcpd.protocol.upstream_session import ServerNotification, parse_error
@@ -83,14 +85,16 @@ class PassThrough:
         upstream = server.upstream
         if upstream is None or not upstream.asks_by_request:
             return
-        session = self._receiver(server, candidates(upstream.link, notification.exchange))
-        if session is None:
-            return
-        if notification.method == _TASK_STATUS and (
-            session.view.single is None or session.context.version != upstream.version
-        ):
-            return  # no task of this client
-        session.send(wire.notification(notification.method, bytes(notification.params)))
+        if notification.method == _TASK_STATUS:
+            owner, version = client_of_task(server, notification.params), upstream.version
+            users = (
+                each for each in self._users_of(server) if each is owner and each.view.single is not None
+            )
+            session = next((each for each in users if each.context.version == version), None)
+        else:
+            session = self._receiver(server, candidates(upstream.link, notification.exchange))
+        if session is not None:
+            session.send(wire.notification(notification.method, bytes(notification.params)))
 
     def _receiver(self, server: ManagedServer, possible: Sequence[Exchange]) -> ClientSession | None:
         """Return the client that a message is for. Only a legacy client may get one."""

@@ -55,6 +55,8 @@ for line in sys.stdin:
             send(id=key, result={"task": task})
             send(method="notifications/tasks/status", params={**task, "status": "completed"})
         else:
+            if params["arguments"].get("tell"):
+                send(method="notifications/tasks/status", params={"taskId": "1", "status": "told"})
             send(id=key, result={"content": [{"type": "text", "text": json.dumps([declared, heard])}]})
     else:
         send(id=key, result={"did": method})
@@ -165,6 +167,10 @@ def test_tasks_work_where_they_are_offered(start: Start, definition: Json) -> No
     assert client.request("tools/call", name="it", arguments={}, task={"ttl": 1})["task"]["taskId"] == "1"
     assert client.wait_heard("notifications/tasks/status")["params"]["taskId"] == "1"
     assert client.request("tasks/get", taskId="1") == {"did": "tasks/get"}
+    other = connect(daemon, server="it")
+    other.request("tools/call", name="it", arguments={"tell": True})
+    assert client.wait_heard("notifications/tasks/status")["params"]["status"] == "told"
+    assert "notifications/tasks/status" not in [each["method"] for each in other.heard]
     client.line.close()
 
     client = connect(daemon)

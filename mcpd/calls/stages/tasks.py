@@ -156,6 +156,12 @@ def _owner(call: Call) -> object:
     return (client.executable, client.transport, client.names)
 
 
+def client_of_task(server: ManagedServer, params: Raw) -> object | None:
+    """Return the connected client whose call became the task that a notification is about, if it is known."""
+    found = _tasks(server).get(wire.string_or(wire.members_or_empty(params), "taskId"))
+    return found.owner() if found is not None and isinstance(found.owner, ref) else None
+
+
 def _own_task(call: Call, task: str) -> _OwnedTask | None:
     """Return the task with this id if it is the client's. Those of a local process end with it."""
     found = _tasks(call.server).get(task)
