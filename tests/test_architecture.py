@@ -54,11 +54,11 @@ LINES = {
     "mcpd": 1_046,
     "mcpd/api": 5_625,
     "mcpd/auth": 5_247,
-    "mcpd/calls": 6_909,
+    "mcpd/calls": 6_915,
     "mcpd/client": 1_344,
-    "mcpd/config": 4_746,
+    "mcpd/config": 4_780,
     "mcpd/files": 620,
-    "mcpd/gateway": 3_386,
+    "mcpd/gateway": 3_390,
     "mcpd/io": 820,
     "mcpd/model": 4_079,
     "mcpd/privacy": 546,
@@ -71,7 +71,7 @@ LINES = {
     "ctl": 5_188,
     "ctl/bridge": 1_765,
     "ctl/commands": 4_669,
-    "ctl/editors": 4_358,
+    "ctl/editors": 4_345,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

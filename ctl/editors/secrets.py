@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 
 import attrs
@@ -12,19 +10,23 @@ import attrs
 from ctl.editors.read_entries import ImportCandidate
 from ctl.editors.variables import secret_name as name_for
 from ctl.editors.variables import secret_reference
-from mcpd.config.masking import KNOWN_TOKENS, MASK, SCHEME, is_secret_name, mask_definition
+from mcpd.config.masking import (
+    KNOWN_TOKENS,
+    MASK,
+    SCHEME,
+    is_secret_name,
+    is_secret_segment,
+    looks_random,
+    mask_definition,
+)
 
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 _PATH = re.compile(r"(https?://[^/?#]*)(/(?:(?!\$\{)[^?#\s])*)(?![^?#])")
 _SEGMENT = re.compile(r"[^/]+")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOREIGN_VARIABLE = re.compile(r"\$\$\{[^{}]*\}")
 """A variable that another program, such as mcp-remote, resolves; plain text to mcpd."""
 _HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):\s*(?=\S)")
-_RUN = re.compile(r"[A-Za-z0-9]{20,}")
-_MIN_ENTROPY = 3.5
-"""Bits per character. English words have about 2.5, the hexadecimal digits of a key 3.7."""
 
 
 @attrs.frozen
@@ -125,7 +127,7 @@ class _SecretExtractor:
 
     def segment(self, text: str, place: str) -> str:
         """Replace a segment of a URL's path if it looks like a secret."""
-        if _COMMIT.search(text) or not (KNOWN_TOKENS.search(text) or looks_random(text)):
+        if not is_secret_segment(text):
             return text
         return self.lift(f"{self.server}_path", place, text)
 
@@ -163,21 +165,6 @@ def free_secret_name(called: str, server: str, value: str, taken: dict[str, str]
     choices = [base, *fuller, *(f"{base}_{n}" for n in range(2, 1000))]
     same = next((name for name, known in taken.items() if known == value), None)
     return same or next(name for name in choices if name not in taken)
-
-
-def looks_random(text: str) -> bool:
-    """Return whether a value contains a long random run of letters and digits."""
-    return any(
-        re.search(r"\d", run) is not None
-        and re.search(r"[A-Za-z]", run) is not None
-        and _entropy(run) > _MIN_ENTROPY
-        for run in _RUN.findall(text)
-    )
-
-
-def _entropy(text: str) -> float:
-    counts = Counter(text).values()
-    return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
 
 
 def _is_harmless(value: str) -> bool:

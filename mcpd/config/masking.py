@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from mcpd.config.variables import Substitution
@@ -36,6 +38,11 @@ _FETCHED = r"\$\{(?:secret|credential|file|cmd):[^{}]*\}"
 # No repetition below can start again within what it has matched, so the cost is linear.
 _USERINFO = r"(?<=://)([^/@\s:]*+):([^/@\s]++)@"
 _USER_ALONE = r"(?i)(https?://)([^/@\s:${]{6,}+)@"
+_PATH = r"(https?://[^/?#\s]++)(/[^?#\s]++)"
+_COMMIT = r"[0-9a-f]{40}"
+_RUN = r"[A-Za-z0-9]{20,}+"
+_MIN_ENTROPY = 3.5
+"""Bits per character. English words have about 2.5, the hexadecimal digits of a key 3.7."""
 _NAMED = r"((?i:x-[a-z-]++|authorization)(?=:)|[A-Za-z_][A-Za-z0-9_.-]*+(?==|:\s))((?:=|:\s*+)(?=\S))"
 """At the start of the value of an option: `docker run -e NAME=VALUE`, `--header "NAME: VALUE"`."""
 _INSIDE_TEXT = (
@@ -55,6 +62,26 @@ def is_secret_name(name: str) -> bool:
     return not _WORDS.isdisjoint(words)
 
 
+def looks_random(text: str) -> bool:
+    """Return whether a value contains a long random run of letters and digits."""
+    return any(
+        re.search(r"\d", run) is not None
+        and re.search(r"[A-Za-z]", run) is not None
+        and _entropy(run) > _MIN_ENTROPY
+        for run in re.findall(_RUN, text)
+    )
+
+
+def _entropy(text: str) -> float:
+    counts = Counter(text).values()
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
+
+
+def is_secret_segment(text: str) -> bool:
+    """Return whether a segment of a URL's path looks like a secret: for some services, it is the only one."""
+    return not re.search(_COMMIT, text) and (bool(KNOWN_TOKENS.search(text)) or looks_random(text))
+
+
 def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution]) -> frozenset[str]:
     """Return the values to mask for one *expanded* definition, of at least `MIN_SECRET_LENGTH` characters.
 
@@ -69,6 +96,8 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution
         for password in re.findall(_USERINFO, text):
             found.update(_literal_parts(password[1]))
         found.update(token for _, token in re.findall(_USER_ALONE, text))
+        for _, path in re.findall(_PATH, text):
+            found.update(filter(is_secret_segment, path.split("/")))
         for inner, _, value in re.findall(_INSIDE_TEXT, text):
             if is_secret_name(inner):
                 found.update(_literal_parts(value))
@@ -168,6 +197,7 @@ def _mask_text(name: str, text: str) -> str:
         return named[0] + _mask_text(named[1], text[named.end() :])
     text = re.sub(_USERINFO, lambda m: f"{m[1]}:{_mask_around_references(m[2])}@", text)
     text = re.sub(_USER_ALONE, rf"\1{MASK}@", text)
+    text = re.sub(_PATH, lambda m: m[1] + "/".join(map(_mask_segment, m[2].split("/"))), text)
     text = re.sub(
         _INSIDE_TEXT,
         lambda m: f"{m[1]}{m[2]}{_mask_around_references(m[3])}" if is_secret_name(m[1]) else m[0],
@@ -178,6 +208,10 @@ def _mask_text(name: str, text: str) -> str:
             _QUERY, lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) and "${" not in m[2] else m[0], text
         )
     return KNOWN_TOKENS.sub(MASK, text)
+
+
+def _mask_segment(text: str) -> str:
+    return MASK if is_secret_segment(text) else text
 
 
 def _mask_around_references(text: str) -> str:

@@ -71,6 +71,11 @@ def test_variables_are_secret_except_those_of_the_session(variable: str, is_mask
             set(),
         ),
         ({"args": ["?token=234567"]}, {"234567"}),
+        (
+            {"url": "https://mcp.example/s/MjA3ZTk1OTgtNzk4MwQx8/mcp", "args": ["http://h/a"]},
+            {"MjA3ZTk1OTgtNzk4MwQx8"},
+        ),
+        ({"url": f"https://h/{'0123456789abcdef' * 2}01234567/a-long-name-of-a-server-v2/mcp"}, set()),
         ({"args": ["use ghp_0123456789 now"]}, {"ghp_0123456789"}),
     ],
 )
