@@ -196,7 +196,7 @@ async def test_result_of_a_task_is_translated(
     async def poll(upstream: object, created: Raw, answer: Any, **how: Any) -> Raw:
         assert (how["what"], how["timeout"]) == ("tool 'converse'", 120)
         assert how["limit"] == pytest.approx(1800)
-        if bytes(created) == b"5":
+        if b'"failed"' in bytes(created):
             raise LinkLost("gone", may_have_run=True)
         given = await answer("elicitation/create", Raw(b'{"message":"u0: x","requestedSchema":{}}'))
         return Raw(json.dumps({"resultType": "complete", **given}).encode())
@@ -204,14 +204,14 @@ async def test_result_of_a_task_is_translated(
     monkeypatch.setattr(mcp_tasks, "await_task", poll)
     w.server.catalog = make_catalog(tools=[{"name": "converse", "execution": {"taskSupport": "required"}}])
     user = w.user("legacy")
-    for created, member in (({}, "result"), (5, "error")):
+    for status, member in (("working", "result"), ("failed", "error")):
         w.server.upstream = make_upstream(w.wire, LEGACY)
         w.server.upstream.accepts_task_param = True
         asked = user.call()
         w.hear()
         (call,) = user.session.calls.values()
         (working,) = w.work.values()
-        w._say({"id": working.key, "result": created})
+        w._say({"id": working.key, "result": {"task": {"taskId": "t", "status": status}}})
         w.work.clear()
         await trio.testing.wait_all_tasks_blocked()
         assert call.state is CallState.BETWEEN_ROUNDS or member == "error"

@@ -22,6 +22,7 @@ from mcpd.calls.questions.router import (
     ServerRequest,
 )
 from mcpd.model.server_spec import Share
+from mcpd.protocol import mcp_tasks
 from mcpd.supervision.elicitation_history import QUIET_AFTER
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.wire import message as wire
@@ -107,6 +108,34 @@ async def test_ambiguous_request_waits_until_one_client_is_left(autojump_clock: 
     assert (len(one.questions), len(two.questions)) == (0, 1)
     two.answer()
     assert outcome(w, key) == {"action": "accept", "content": {"name": two.tag}}
+
+
+async def test_task_may_end_while_its_client_is_asked(
+    autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A modern client gets the result when it returns."""
+    is_done = trio.Event()
+
+    async def poll(*_: object, **how: object) -> Raw:
+        await is_done.wait()
+        return Raw(b'{"content":[]}')
+
+    monkeypatch.setattr(mcp_tasks, "await_task", poll)
+    w.server.catalog = make_catalog(tools=[{"name": "converse", "execution": {"taskSupport": "required"}}])
+    w.server.upstream.accepts_task_param = True
+    user = w.user("modern")
+    asked = user.call()
+    w._say({"id": working(w, user).key, "result": {"task": {"taskId": "t", "status": "working"}}})
+    w.work.clear()
+    await trio.testing.wait_all_tasks_blocked()
+    related = {"io.modelcontextprotocol/related-task": {"taskId": "t"}}
+    ask(w, message=f"{user.tag}: x", requestedSchema={}, _meta=related)
+    await trio.sleep(1)
+    is_done.set()
+    await trio.sleep(1)
+    user.come_back(asked)
+    assert asked.done is not None
+    assert asked.done["result"]["content"] == []
 
 
 async def test_request_goes_to_the_client_whose_call_it_fits(w: World) -> None:
