@@ -17,6 +17,7 @@ from mcpd.model.errors import CallTimeout, McpdError
 from mcpd.model.events import CallOutcome
 from mcpd.model.policy import ClientFacts, Profile
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import R1, Translation
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.attachments import Attachment, Attachments
@@ -24,7 +25,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire import message as wire
-from mcpd.wire.message import Message, strip_reserved
+from mcpd.wire.message import BadFrame, Message, strip_reserved
 
 _SEARCHED = 64 * 1024
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
@@ -491,4 +492,17 @@ def is_name_unique(params: bytes) -> bool:
 
     False for long params, which take less time to read than to search.
     """
-    return len(params) <= _SEARCHED and params.count(b'"name"') == 1 and params.find(b"\\u") < 0
+    return len(params) <= _SEARCHED and params.lower().count(b'"name"') == 1 and params.find(b"\\u") < 0
+
+
+_READ_MEMBERS = frozenset(("name", "uri", "ref", "type", "arguments"))
+
+
+def read_unambiguous(raw: Raw | bytes) -> dict[str, Raw]:
+    """Return the members of params, of which the last of equal ones counts. Raises BadFrame if one differs
+    only in case from those that mcpd reads: some readers, such as Go's, ignore case."""
+    members = wire.members(raw)
+    for key in members:
+        if key not in _READ_MEMBERS and key.casefold() in _READ_MEMBERS:
+            raise BadFrame(f"`{shorten(key, 40)}` differs from `{key.casefold()}` only in case")
+    return members

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Scope, is_name_unique
+from mcpd.calls.call import Scope, is_name_unique, read_unambiguous
 from mcpd.calls.routes import Target
 from mcpd.calls.stages.login import LOGIN_TOOL, login_catalog, may_offer_login
 from mcpd.gateway.index import (
@@ -135,7 +135,7 @@ class AggregateServer:
                 owner = self._core.supervisor.get(name)
                 return Target(server=owner, params=first + params[end:], tool=own)
         try:
-            members = wire.members(params or b"{}")
+            members = read_unambiguous(params or b"{}")
             if method == "resources/read":
                 public = wire.string(members, "uri")
                 server, uri = self.resource(public)

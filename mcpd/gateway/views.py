@@ -9,16 +9,17 @@ import msgspec
 import trio
 
 from mcpd import __version__
-from mcpd.calls.call import Scope, tool_name
+from mcpd.calls.call import Scope, is_name_unique, read_unambiguous, tool_name
 from mcpd.calls.routes import DIRECT, Target
 from mcpd.calls.stages.login import login_catalog
-from mcpd.model.errors import UnknownTool
+from mcpd.model.errors import InvalidArguments, Problem, UnknownTool
 from mcpd.operations import Operations
 from mcpd.protocol import extensions
 from mcpd.protocol.legacy import VERSIONS as LEGACY_VERSIONS
 from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.wire.message import BadFrame
 
 LIST_MEMBERS = {
     "tools/list": "tools",
@@ -38,7 +39,6 @@ CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "completions": {},
     "logging": {},
 }
-
 
 CAPABILITIES_WHILE_UNKNOWN: Mapping[str, object] = {**CAPABILITIES, "extensions": {extensions.UI: {}}}
 
@@ -173,6 +173,11 @@ class SingleServer(msgspec.Struct, eq=False):
         tool = tool_name(params)
         if not is_tool_allowed(spec, tool):
             raise UnknownTool(f"{spec.name}: the definition excludes this tool", server=spec.name)
+        if not is_name_unique(params):  # readers may differ in which tool it names
+            try:
+                params = msgspec.json.encode(read_unambiguous(params))
+            except BadFrame as error:
+                raise InvalidArguments(f"{method}: {error}", [Problem("$", str(error))]) from None
         return Target(server=server, params=params, tool=tool)
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:

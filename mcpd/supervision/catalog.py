@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.text import shorten, similar_names
+from mcpd.model.text import fold, shorten, similar_names
 from mcpd.protocol.upstream_session import FEATURES
 from mcpd.wire import message as wire
 from mcpd.wire.headers import mirrored_properties
@@ -142,10 +142,12 @@ def did_you_mean(name: str, entries: Listing) -> str:
 
 
 def is_tool_allowed(spec: ServerSpec, tool: str) -> bool:
-    """Whether the definition's `includeTools` and `excludeTools` allow this tool."""
+    """Whether the definition's `includeTools` and `excludeTools` allow this tool. `excludeTools` also
+    excludes names that a tolerant server may take for an excluded one."""
     if spec.include_tools is not None and not _matches(tool, spec.include_tools):
         return False
-    return not _matches(tool, spec.exclude_tools)
+    excluded = spec.exclude_tools
+    return not (_matches(tool, excluded) or _matches(fold(tool), tuple(map(fold, excluded))))
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -338,6 +338,23 @@ async def test_rules_about_prompts_are_not_those_about_tools(w: World, kind: Any
     assert len(w.wire.frames) == 1
 
 
+@pytest.mark.parametrize("single", [True, False])
+async def test_excluded_tool_has_no_other_spelling(w: World, single: bool) -> None:
+    """Without any rule. Readers such as Go's ignore the case of members."""
+    prefix = "" if single else "srv__"
+    w.server.spec = attrs.evolve(w.server.spec, exclude_tools=("delete_*",))
+    client = Client(w, single=single)
+    assert client.raw("tools/call", f'{{"name":"{prefix}get_issue"}}') is None
+    w.wire.frames.clear()
+    given = f'{{"name":"{prefix}get_issue","Name":"delete_repo"}}'
+    assert_refused(w, client.raw("tools/call", given), "invalid_arguments")
+    for name in ("Delete_Repo", "delete_repo ", "delete_repo\u200b") if single else ():
+        assert_refused(w, client.ask("tools/call", name=name), "unknown_tool")
+    assert client.raw("tools/call", f'{{"name":"delete_repo","name":"{prefix}get_issue"}}') is None
+    (frame,) = w.wire.frames
+    assert b"delete_repo" not in frame
+
+
 @pytest.mark.parametrize("method", ["Tools/Call", "tools/call ", "tools/call\u200b"])
 async def test_other_spellings_of_a_method_are_refused(w: World, method: str) -> None:
     apply(w, NO_DELETE)

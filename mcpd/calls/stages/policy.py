@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, Stage, is_name_unique
+from mcpd.calls.call import Call, Scope, Stage, is_name_unique, read_unambiguous
 from mcpd.calls.permissions import (
     MAX_SHOWN,
     PERMISSION,
@@ -184,11 +184,7 @@ def has_plain_name(call: Call) -> bool:
 
     Faster than `read_used_item`, which decides otherwise.
     """
-    params = call.params
-    is_short = len(params) <= _SHORT
-    return (
-        is_short and bool(call.route.tool) and is_name_unique(params) and params.lower().count(b'"name"') == 1
-    )
+    return len(call.params) <= _SHORT and bool(call.route.tool) and is_name_unique(call.params)
 
 
 def read_used_item(call: Call) -> tuple[ItemKind, str]:
@@ -201,9 +197,9 @@ def read_used_item(call: Call) -> tuple[ItemKind, str]:
     """
     method = call.route.method
     try:
-        members = _unambiguous(call.params or b"{}")
+        members = read_unambiguous(call.params or b"{}")
         if method == "completion/complete":
-            reference = _unambiguous(members.get("ref", Raw(b"{}")))
+            reference = read_unambiguous(members.get("ref", Raw(b"{}")))
             members["ref"] = Raw(msgspec.json.encode(reference))
             found: tuple[ItemKind, str]
             match wire.string(reference, "type"):
@@ -250,14 +246,3 @@ def _reduce(call: Call) -> None:
     except (ValueError, RecursionError) as error:
         message = f"{call.route.method}: params that need approval: {error}"
         raise InvalidArguments(message, [Problem("$", str(error))]) from None
-
-
-_READ_MEMBERS = frozenset(("name", "uri", "ref", "type", "arguments"))
-
-
-def _unambiguous(raw: Raw | bytes) -> dict[str, Raw]:
-    members = wire.members(raw)
-    for key in members:
-        if key not in _READ_MEMBERS and key.casefold() in _READ_MEMBERS:
-            raise BadFrame(f"`{shorten(key, 40)}` differs from `{key.casefold()}` only in case")
-    return members
