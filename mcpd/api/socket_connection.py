@@ -296,7 +296,9 @@ class SocketConnection:
         self._starting += 1
         if self._starting > MAX_STARTING:
             self._reader.pause()
-        self._nursery.start_soon(run_in_turn, work, self._started, self, name=name)
+        # Other control requests take longer, and take turns as if they were those of one client.
+        of = self if name in (None, "call") else None
+        self._nursery.start_soon(run_in_turn, work, self._started, of, name=name)
 
     def _started(self) -> None:
         self._starting -= 1

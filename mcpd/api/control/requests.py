@@ -209,7 +209,7 @@ class ControlRequests:
                 try:
                     result = await work
                     if result is not None:
-                        await take_turn(self._responder)  # many requests may have waited for the same event
+                        await take_turn()  # many requests may have waited for the same event
                         self._finish(message, result)
                 except Exception as error:
                     self._send_error(message, error)
