@@ -55,7 +55,7 @@ LINES = {
     "mcpd/api": 5_627,
     "mcpd/auth": 5_247,
     "mcpd/calls": 6_914,
-    "mcpd/client": 1_344,
+    "mcpd/client": 1_420,
     "mcpd/config": 4_780,
     "mcpd/files": 620,
     "mcpd/gateway": 3_395,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 
+from mcpd.client.background import start_background_task
 from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, InvalidCall, NotRunning
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.files.paths import UnusablePath, socket_path
@@ -61,7 +62,7 @@ _UNFINISHED = object()
 
 
 class Connection:
-    """Created by `open_connection` and valid inside its block. Any number of tasks may use it."""
+    """Created by `open_connection`. Any number of tasks may use it."""
 
     def __init__(
         self,
@@ -106,28 +107,32 @@ class Connection:
             raise InvalidCall(f"`timeout` must be above 0, not {timeout:g}", "invalid_arguments", NOT_SENT)
         result: Any = _UNFINISHED
         with anyio.CancelScope() as call:
-            async with open_background_tasks() as tasks:
-                tasks.start_soon(self._watch, timeout, call)
+            watch = anyio.CancelScope()
+            start_background_task(partial(self._watch, timeout, call, watch))
+            try:
                 result = await self._request(method, arguments, progress, timeout)
+            finally:
+                watch.cancel()
         if result is _UNFINISHED:
             text = f"the daemon hangs: it responds neither to {method} nor to other requests"
             raise CallTimedOut(text, "timeout", {"after": timeout, "may_have_run": True})
         return result
 
-    async def _watch(self, timeout: float, call: anyio.CancelScope) -> None:
-        """Cancel a call if the daemon, which enforces its timeout, hangs.
+    async def _watch(self, timeout: float, call: anyio.CancelScope, watch: anyio.CancelScope) -> None:
+        """Cancel a call if the daemon, which enforces its timeout, hangs. `watch` ends this.
 
         A call may take longer, because progress restarts the timeout, and not all progress is passed on.
         """
-        while True:
-            await anyio.sleep(timeout + _GRACE)
-            link = self._link
-            if link.close_reason:
-                continue  # the call has just failed, or waits for the daemon no longer than for its timeout
-            with anyio.move_on_after(_PATIENCE) as patience, suppress(ClientError):
-                await link.request("mcpd/version")
-            if patience.cancelled_caught:
-                call.cancel()
+        with watch:
+            while True:
+                await anyio.sleep(timeout + _GRACE)
+                link = self._link
+                if link.close_reason:
+                    continue  # the call has just failed, or waits no longer than for its timeout
+                with anyio.move_on_after(_PATIENCE) as patience, suppress(ClientError):
+                    await link.request("mcpd/version")
+                if patience.cancelled_caught:
+                    call.cancel()
 
     async def _request(
         self, method: str, params: dict[str, object], progress: Progress | None, timeout: float | None
@@ -190,14 +195,19 @@ class Connection:
         pause = _POLL
         while True:
             is_listening = True
+            link = None
             try:
-                return await open_link()
+                link = await open_link()
             except NotRunning:
                 is_listening = False
             except ConnectionClosed:
                 pass
             if self._is_closed:
+                if link is not None:
+                    link.abandon()
                 raise ConnectionClosed(CLOSED_BY_US, data=NOT_SENT)
+            if link is not None:
+                return link
             is_late = anyio.current_time() - lost.closed_at >= _SUCCESSOR_TIME
             if self._start_daemon is not None and is_late and not is_listening:
                 await self._start_daemon()
@@ -206,7 +216,8 @@ class Connection:
                 pause = min(2 * pause, _MAX_POLL)
 
     async def close(self) -> None:
-        """Close the connection. Pending requests are cancelled, and later ones raise ConnectionClosed."""
+        """Close the connection, from any task. Pending requests are cancelled, and later ones raise
+        ConnectionClosed. Takes a second at most. Does nothing the second time."""
         self._is_closed = True
         await self._link.close()
 
@@ -229,83 +240,35 @@ def is_own_socket(path: str) -> bool:
     return os.path.abspath(path) == socket_path(os.environ)
 
 
-@asynccontextmanager
 async def open_connection(
     path: str | None = None,
     *,
     identity: Mapping[str, object] | None = None,
     reopens: bool = False,
     start_daemon: Callable[[], Awaitable[None]] | None = None,
-) -> AsyncIterator[Connection]:
-    """Connect to the daemon at `path`, by default that of this user.
+) -> Connection:
+    """Connect to the daemon at `path`, by default that of this user. The caller closes the connection.
 
     `identity`: the params of `mcpd/identify`, if any. With `reopens`, the connection is opened again after
     the daemon has restarted. If it does not restart, `start_daemon` starts one. Raises NotRunning, and
     Unknown if there is no such profile.
     """
-    async with open_background_tasks() as tasks:
 
-        async def open_link() -> Link:
-            nonlocal path
-            try:
-                path = path or socket_path(os.environ)
-                stream = await anyio.connect_unix(path)
-            except (OSError, UnusablePath) as error:
-                raise NotRunning(_describe_missing(path, error)) from None
-            link = Link(stream)
-            tasks.start_soon(link.run)
-            if identity:
-                try:
-                    await link.request("mcpd/identify", identity)
-                except BaseException:
-                    link.abandon()
-                    raise
-            return link
-
-        connection = Connection(await open_link(), open_link if reopens else None, start_daemon)
+    async def open_link() -> Link:
+        nonlocal path
         try:
-            yield connection
-        finally:
-            with anyio.CancelScope(shield=True):
-                await connection.close()
-
-
-@asynccontextmanager
-async def open_background_tasks() -> AsyncIterator[TaskGroup]:
-    """Run tasks during a block, and cancel them at its end.
-
-    An exception of the block leaves it unchanged, as if there were no task group, which would wrap it in an
-    exception group. So does an exception that only one task raises: trio raises KeyboardInterrupt in the task
-    that is running.
-    """
-    failed: BaseException | None = None
-    ended = anyio.Event()
-    try:
-        async with anyio.create_task_group() as own:
-            tasks: TaskGroup = await own.start(_run_until, ended)
+            path = path or socket_path(os.environ)
+            stream = await anyio.connect_unix(path)
+        except (OSError, UnusablePath) as error:
+            raise NotRunning(_describe_missing(path, error)) from None
+        link = Link(stream)
+        start_background_task(link.run)
+        if identity:
             try:
-                yield tasks
-            except anyio.get_cancelled_exc_class():  # the scope that is cancelled must see it
+                await link.request("mcpd/identify", identity)
+            except BaseException:
+                link.abandon()
                 raise
-            except BaseException as error:
-                failed = error
-            finally:
-                ended.set()
-    except BaseExceptionGroup as group:  # of the tasks, because of which the block was cancelled
-        failed = group
-        while isinstance(failed, BaseExceptionGroup) and len(failed.exceptions) == 1:
-            failed = failed.exceptions[0]
-    if failed is not None:
-        raise failed
+        return link
 
-
-async def _run_until(ended: anyio.Event, *, task_status: TaskStatus[TaskGroup]) -> None:
-    """Run the tasks of a group until `ended`.
-
-    It is cancelled in a task of its own. To cancel it in the task of the program would end that in Python
-    3.11 and 3.12 after an `asyncio.TaskGroup` has failed there: they leave a request to cancel the task.
-    """
-    async with anyio.create_task_group() as tasks:
-        task_status.started(tasks)
-        await ended.wait()
-        tasks.cancel_scope.cancel()
+    return Connection(await open_link(), open_link if reopens else None, start_daemon)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import msgspec
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 from anyio.lowlevel import RunVar
 
 from mcpd.client.errors import NOT_SENT, ClientError, ConnectionClosed, InvalidCall, error_from_response
@@ -27,6 +29,8 @@ CLOSED_BY_US = "this connection has been closed; connect again"
 _CLOSED_BY_DAEMON = "the daemon has closed the connection"
 _SEND_TIMEOUT = 30.0
 """Seconds within which the daemon must read a request; otherwise it is stopped or hangs."""
+_CLOSE_TIMEOUT = 1.0
+"""Seconds to wait for the end of `run` and of what it has started."""
 
 
 _OTHER_LOOP = (
@@ -74,6 +78,8 @@ class Link:
         """When it has ended, by the clock of anyio."""
         self._scope = anyio.CancelScope()
         """Of `run`."""
+        self._ended = anyio.Event()
+        """Set at the end of `run`."""
 
     def __repr__(self) -> str:
         return f"<Link: {self.close_reason or f'{len(self._pending)} requests in progress'}>"
@@ -121,9 +127,19 @@ class Link:
             return  # the connection has ended anyway
 
     async def close(self) -> None:
-        """Close the connection. Pending requests are cancelled, and later ones raise ConnectionClosed."""
-        self._close(CLOSED_BY_US)
-        await self._stream.aclose()
+        """Close the connection. Pending requests are cancelled, and later ones raise ConnectionClosed.
+
+        In another event loop than its own, which may have ended, this only tells the daemon.
+        """
+        if _current_loop() is not self._loop:
+            with suppress(OSError):  # closed before
+                own: socket.socket = self._stream.extra(SocketAttribute.raw_socket)  # noqa: S610 # not Django's
+                own.shutdown(socket.SHUT_RDWR)
+            return
+        self.abandon()
+        with anyio.move_on_after(_CLOSE_TIMEOUT, shield=True):
+            await self._stream.aclose()  # `run` does it, unless its task was cancelled before
+            await self._ended.wait()
 
     def abandon(self) -> None:
         """Close the connection without waiting for anything."""
@@ -149,9 +165,13 @@ class Link:
 
     async def run(self) -> None:
         """Read responses until the connection ends; pending requests then raise ConnectionClosed."""
-        with self._scope:
-            async with self._stream:
-                await self._read()
+        try:
+            with self._scope:
+                async with self._stream:
+                    await self._read()
+        finally:
+            self._close(CLOSED_BY_US)  # unless there was another reason, its task was cancelled
+            self._ended.set()
 
     async def _read(self) -> None:
         splitter = LineSplitter(_MAX_LINE)

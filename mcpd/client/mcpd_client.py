@@ -200,7 +200,7 @@ class Mcp:
         return answer
 
     async def close(self) -> None:
-        """Close the connection before the `async with` block ends. Pending calls are cancelled."""
+        """Close the connection: that of `open`, or of a block before its end. See `Connection.close`."""
         await self.connection.close()
 
 

@@ -12,15 +12,16 @@ may use one connection.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcpd.client import connecting, mcpd_client
+from mcpd.client.connecting import Connecting, Unopened
 from mcpd.client.connection import Connection
 from mcpd.client.errors import NOT_SENT, ConnectionClosed
 from mcpd.client.link import CLOSED_BY_US
@@ -156,24 +157,39 @@ class SyncMcp(_Blocking[mcpd_client.Mcp]):
             self._caller.call(self._wrapped.close)
 
 
-@contextmanager
+class SyncConnecting(Unopened, AbstractContextManager[SyncMcp]):
+    """A connection that is opened by `with`."""
+
+    _use = "use `with connect() as mcp:` with mcpd.client.sync, and `async with` with connect of mcpd.client"
+
+    def __init__(self, connecting: Connecting) -> None:
+        self._connecting = connecting
+        self._closing = ExitStack()
+
+    def __enter__(self) -> SyncMcp:
+        with ExitStack() as opening:
+            portal = opening.enter_context(start_blocking_portal())
+            mcp = portal.call(self._connecting.open)
+            opening.callback(portal.call, mcp.close)
+            caller = _Caller(portal)
+            opening.callback(caller.close)
+            self._closing = opening.pop_all()
+        return SyncMcp(mcp, caller)
+
+    def __exit__(self, *raised: object) -> None:
+        # Without the exception of the block: it concerns this thread, and not the event loop of the other.
+        self._closing.close()
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = __await__ = Unopened._refuse
+
+
 def connect(
     socket: str | None = None,
     *,
     start: bool | None = None,
     client: str | None = None,
     profile: str | None = None,
-) -> Iterator[SyncMcp]:
+) -> SyncConnecting:
     """Connect as `mcpd.client.connect` does, for the length of a `with` block. Needs a thread meanwhile."""
-    opened = connecting.connect(socket, start=start, client=client, profile=profile)
-    with ExitStack() as opening:
-        portal = opening.enter_context(start_blocking_portal())
-        mcp = opening.enter_context(portal.wrap_async_context_manager(opened))
-        caller = _Caller(portal)
-        opening.callback(caller.close)
-        connection = opening.pop_all()
-    try:
-        yield SyncMcp(mcp, caller)
-    finally:
-        # Without the exception of the block: it concerns this thread, and not the event loop of the other.
-        connection.close()
+    return SyncConnecting(connecting.connect(socket, start=start, client=client, profile=profile))

@@ -13,10 +13,8 @@ from typing import Any
 
 import anyio
 import pytest
-import trio
 
 from mcpd.client import ConnectionClosed, connect
-from mcpd.client.connection import open_background_tasks
 from mcpd.client.sync import connect as connect_sync
 from tests.client.test_client import run
 from tests.e2e.conftest import start
@@ -98,26 +96,6 @@ def test_failed_asyncio_task_group_in_the_block_does_not_cancel_the_program(list
         return "after the block"
 
     assert asyncio.run(main()) == "after the block"
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_exception_of_a_background_task_leaves_the_block_unchanged(nested: bool) -> None:
-    """trio raises KeyboardInterrupt in the task that is running, which may be one of the library."""
-
-    async def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    async def main() -> None:
-        async with open_background_tasks() as tasks:
-            if nested:
-                async with open_background_tasks() as inner:
-                    inner.start_soon(interrupted)
-                    await anyio.sleep_forever()
-            tasks.start_soon(interrupted)
-            await anyio.sleep_forever()
-
-    with pytest.raises(KeyboardInterrupt):
-        trio.run(main)
 
 
 def test_ctrl_c_cancels_a_call_of_the_synchronous_client(start: Start) -> None:
