@@ -70,7 +70,9 @@ def test_no_page_shows_a_command_that_does_not_exist() -> None:
     offenders = []
     for page in PAGES:
         shown = re.findall(
-            r"(?:^\$ |`|&& )mcpctl ((?:--[a-z-]+ )*)([a-z][a-z-]*)", page.read_text(), re.MULTILINE
+            r"(?:^\$ |`|&& )mcpctl ((?:--host \w+ |--[a-z-]+ )*)([a-z][a-z-]*)",
+            page.read_text(),
+            re.MULTILINE,
         )
         offenders += [f"{relative(page)}: mcpctl {each}" for _, each in shown if each not in COMMANDS]
     assert offenders == []

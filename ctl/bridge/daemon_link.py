@@ -38,6 +38,8 @@ STARTING_POLL = 0.1
 MAX_LINE = 128 * 1024 * 1024
 """Bytes of a line from the daemon, whose own limits are lower."""
 READ_SIZE = 64 * 1024
+MakeSession = Callable[[Callable[[bytes], None]], EditorSession]
+"""Makes a session with what sends its lines to the daemon."""
 _ATTACH_ID = b'"mcpctl-bridge-attach"'
 
 
@@ -69,7 +71,7 @@ class DaemonLink:
 
     def __init__(
         self,
-        make_session: Callable[[Callable[[bytes], None]], EditorSession],
+        make_session: MakeSession,
         find_socket: Callable[[], str],
         target: AttachTarget,
         starter: DaemonStarter | None,
@@ -146,6 +148,9 @@ class DaemonLink:
             else:
                 self._schedule_retry(f"cannot connect to {path}: {error.strerror}", now)
             return
+        self._attach(connection)
+
+    def _attach(self, connection: socket.socket) -> None:
         self._socket = connection
         self._lines = LineSplitter(MAX_LINE)
         self._attached = False

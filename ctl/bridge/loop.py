@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from ctl.bridge.daemon_link import AttachTarget, DaemonLink
+from ctl.bridge.daemon_link import AttachTarget, DaemonLink, MakeSession
 from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.write_buffer import WriteBuffer
@@ -35,10 +35,13 @@ _PIPE_BUF = 4096
 """Bytes that a writable pipe takes without blocking (POSIX)."""
 
 
-def run(target: AttachTarget, environ: Mapping[str, str], chosen_socket: str, may_start: bool) -> int:
+def run(
+    target: AttachTarget, environ: Mapping[str, str], chosen_socket: str, may_start: bool, host: str = ""
+) -> int:
     """Serve the editor on stdin and stdout until it closes them or a signal arrives. Return the exit code.
 
     `target` lacks the process and directory. An empty `chosen_socket` leaves the choice to the environment.
+    With `host`, the daemon is that of another machine.
     """
     try:
         os.fstat(0), os.fstat(1)
@@ -53,9 +56,19 @@ def run(target: AttachTarget, environ: Mapping[str, str], chosen_socket: str, ma
 
     parent = os.getppid()
     with _parent_pidfd(parent) as parent_fd, _signal_socket() as signal_fd, _nonblocking(1):
-        target = target._replace(pid=parent, cwd=_cwd())
-        starter = DaemonStarter() if may_start else None
-        loop = BridgeLoop(0, 1, find_socket, target, starter, log, exit_fds=(parent_fd,), signal_fd=signal_fd)
+        if host:  # the process and the directory mean nothing there
+            from ctl.bridge.ssh_link import SshLink
+
+            def make_link(make_session: MakeSession) -> DaemonLink:
+                return SshLink(make_session, target, log, host, chosen_socket, may_start=may_start)
+        else:
+            known = target._replace(pid=parent, cwd=_cwd())
+            starter = DaemonStarter() if may_start else None
+
+            def make_link(make_session: MakeSession) -> DaemonLink:
+                return DaemonLink(make_session, find_socket, known, starter, log)
+
+        loop = BridgeLoop(0, 1, make_link, log, exit_fds=(parent_fd,), signal_fd=signal_fd)
         try:
             return loop.run()
         finally:
@@ -79,9 +92,7 @@ class BridgeLoop:
         self,
         read_fd: int,
         write_fd: int,
-        find_socket: Callable[[], str],
-        target: AttachTarget,
-        starter: DaemonStarter | None,
+        make_link: Callable[[MakeSession], DaemonLink],
         log: Callable[[str], None],
         *,
         exit_fds: tuple[int | None, ...] = (),
@@ -94,13 +105,7 @@ class BridgeLoop:
         self._signal_fd = signal_fd
         self._outbox = WriteBuffer()
         self._lines = LineSplitter(MAX_MESSAGE, longest=math.inf)
-        self._link = DaemonLink(
-            lambda to_daemon: EditorSession(self._outbox.put, to_daemon, log),
-            find_socket,
-            target,
-            starter,
-            log,
-        )
+        self._link = make_link(lambda to_daemon: EditorSession(self._outbox.put, to_daemon, log))
         self._session = self._link.session
         self._poll = select.poll()
         self._watched: dict[int, int] = {}

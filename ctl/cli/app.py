@@ -12,13 +12,21 @@ import click
 
 from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
-from ctl.commands import COMMANDS, EVERYDAY, SECTIONS, SYNONYMS
+from ctl.commands import COMMANDS, EVERYDAY, LOCAL, SECTIONS, SYNONYMS
 from mcpd.model.errors import CannotWrite
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class _HelpContext(click.Context):
+class _CommandContext(click.Context):
+    def invoke(self, callback: Any, /, *args: Any, **values: Any) -> Any:  # noqa: ANN401 # as in click
+        name = self.command_path.removeprefix("mcpctl ")
+        is_local = name in LOCAL or name.partition(" ")[0] in LOCAL
+        if is_local and _cli_context(self).host and not isinstance(self.command, click.Group):
+            message = f"mcpctl {name} is for the machine that it runs on, and takes no --host"
+            raise UsageError(message, hint=f"mcpctl {name}")
+        return super().invoke(callback, *args, **values)
+
     def get_help(self) -> str:
         text = super().get_help()
         if not _cli_context(self).out.json:
@@ -29,7 +37,7 @@ class _HelpContext(click.Context):
 class LazyGroup(click.Group):
     """The root group. Lists commands from a table and loads their modules on demand."""
 
-    context_class = _HelpContext
+    context_class = _CommandContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name, entry in COMMANDS.items() if not entry.hidden]
@@ -69,6 +77,12 @@ def _set_json(cli: CliContext, _: bool) -> None:
     cli.out.json = cli.json_option = True
 
 
+def _set_host(cli: CliContext, host: str) -> None:
+    from ctl.daemon.ssh import checked_host
+
+    cli.out.host = checked_host(host)
+
+
 def _option(name: str, apply: Callable[[CliContext, Any], None], help: str, **more: object) -> click.Option:
     def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
         if value and ctx.find_root().obj is not None:
@@ -96,6 +110,13 @@ def _common_options(*, after: bool) -> list[click.Option]:
             hidden=after,
         ),
         _option(
+            "--host",
+            _set_host,
+            "Use the daemon of another machine, over ssh: HOST, USER@HOST or ssh://URI.",
+            metavar="HOST",
+            hidden=after,
+        ),
+        _option(
             "--no-start",
             lambda cli, _: setattr(cli, "may_start", False),
             "Fail if the daemon is not running instead of starting it. [MCPD_NO_START=1]",
@@ -112,7 +133,7 @@ def _with_common_options(command: click.Command) -> click.Command:
         if taken.isdisjoint(option.opts):
             command.params.append(option)
     command.context_settings = {**CONTEXT, **command.context_settings}
-    command.context_class = _HelpContext
+    command.context_class = _CommandContext
     if isinstance(command, click.Group):
         for child in command.commands.values():
             _with_common_options(child)

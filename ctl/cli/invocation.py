@@ -52,8 +52,13 @@ class CliContext:
         self.out.socket = path
 
     @property
+    def host(self) -> str:
+        """The value of `--host`; empty for the daemon of this machine."""
+        return self.out.host
+
+    @property
     def socket(self) -> str:
-        """The absolute path of the daemon's socket. Raises DaemonUnreachable if there is none."""
+        """The absolute path of this machine's socket. Raises DaemonUnreachable if there is none."""
         return os.path.abspath(self.socket_option) if self.socket_option else socket_path(self._environ)
 
     def trace_context(self) -> dict[str, str]:
@@ -68,17 +73,31 @@ class CliContext:
     def client(self) -> DaemonClient:
         """Return the connection. Starts the daemon first if it is not running and may be started."""
         if self._client is None:
-            path = self.socket
-            try:
-                self._client = DaemonClient(path)
-            except DaemonUnreachable:
-                if not self.may_start:
-                    raise
-                from ctl.daemon.process import ensure_daemon
-
-                ensure_daemon(path)
-                self._client = DaemonClient(path)
+            self._client = self.connect()
         return self._client
+
+    def connect(self, *, with_login_path: bool = False) -> DaemonClient:
+        """Return a new connection, as `client` does. `with_login_path` as in `ensure_daemon`."""
+        if self.host:
+            return self._connect_host()
+        path = self.socket
+        try:
+            return DaemonClient(path)
+        except DaemonUnreachable:
+            if not self.may_start:
+                raise
+            from ctl.daemon.process import ensure_daemon
+
+            ensure_daemon(path, with_login_path=with_login_path)
+            return DaemonClient(path)
+
+    def _connect_host(self) -> DaemonClient:
+        from ctl.daemon.ssh import RemoteClient
+
+        client = RemoteClient(self.host, self.socket_option, may_start=self.may_start)
+        if client.difference and self._client is None and not self.out.json:
+            self.out.message(f"note: {client.difference}")
+        return client
 
     def close(self) -> None:
         if self._client is not None:

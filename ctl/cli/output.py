@@ -46,6 +46,8 @@ class Output:
         self.json = environ.get("MCPCTL_OUTPUT") == "json"
         self.socket = ""
         """The value of `--socket`, which next steps repeat; empty for the default socket."""
+        self.host = ""
+        """The value of `--host`, in the same way; empty for this machine."""
         self.tty = sys.stdout.isatty()
         self._progress_shown = False
 
@@ -119,13 +121,21 @@ class Output:
 
     def _for_socket(self, step: str) -> str:
         """Return a next step whose commands use the same daemon as this one."""
-        if not self.socket:
+        if not self.socket and not self.host:
             return step
         import re
         import shlex
 
-        option = f"mcpctl --socket {shlex.quote(self.socket)} "
-        return re.sub(r"\bmcpctl (?=[a-z])", lambda _: option, step)
+        from ctl.commands import LOCAL
+
+        def command(found: re.Match[str]) -> str:
+            if self.host and (found[1] in LOCAL or found[0].removeprefix("mcpctl ") in LOCAL):
+                return f"ssh -t {self.host} {found[0]}"
+            host = f"--host {self.host} " if self.host else ""
+            socket = f"--socket {shlex.quote(self.socket)} " if self.socket else ""
+            return found[0].replace("mcpctl ", f"mcpctl {host}{socket}", 1)
+
+        return re.sub(r"\bmcpctl ([a-z-]+)( [a-z]+)?", command, step)
 
     def message_block(self, text: str) -> None:
         self.end_progress()

@@ -80,9 +80,10 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("help", "help_version", "Show help for a command, or the exit codes."),
         ("exit-codes", "help_version", "List the exit codes."),
         ("shutdown", "help_version", "Stop the daemon and all servers."),
+        ("_relay", "relay", "Connect stdin and stdout to mcpd, for `mcpctl --host` on another machine."),
     ),
 }
-_ATTRIBUTES = {"import": "import_", "help": "help_", "try": "try_"}
+_ATTRIBUTES = {"import": "import_", "help": "help_", "try": "try_", "_relay": "relay"}
 """Functions that are not named like their command."""
 
 ALIASES = {
@@ -145,7 +146,20 @@ FOLDED = {
 }
 """Commands that others can do too. They work as before, but `mcpctl --help` does not list them."""
 
-_HIDDEN = (*FOLDED, "search", "exit-codes", "shutdown", "completion", "help", "version")
+LOCAL = (
+    "config path",
+    "config validate",
+    "daemon",
+    "doctor",
+    "edit",
+    "import",
+    "install",
+    "secret",
+    "uninstall",
+)
+"""Commands that use files or processes of the machine they run on, so that they have no `--host`."""
+
+_HIDDEN = ("_relay", *FOLDED, "search", "exit-codes", "shutdown", "completion", "help", "version")
 COMMANDS: dict[str, CommandEntry] = {
     name: CommandEntry(
         section, module, _ATTRIBUTES.get(name, name.replace("-", "_")), summary, name in _HIDDEN

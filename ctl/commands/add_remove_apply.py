@@ -124,7 +124,7 @@ def add(
     Then connects to it. If that fails, the server is kept, and the exit code is 4 if it needs a login,
     otherwise 6. With --wait 0, does not connect.
     """
-    definition = _definition(command, env, headers, cwd)
+    definition = _definition(command, env, headers, cwd, cli.host)
     if lazy:
         definition["lazy"] = True
     if transport:
@@ -194,6 +194,7 @@ def _definition(
     env: tuple[str, ...],
     headers: tuple[str, ...],
     cwd: str | None,
+    host: str,
 ) -> dict[str, object]:
     """Return the definition that the options describe. Raises UsageError if they do not fit together."""
     if not command:
@@ -210,11 +211,22 @@ def _definition(
         definition["args"] = list(command[1:])
     if env:
         definition["env"] = _pairs(env, "--env")
-    if cwd:
+    if host:
+        definition |= directory_elsewhere(command, cwd, host)
+    elif cwd:
         definition["cwd"] = os.path.abspath(os.path.expanduser(cwd))
     elif any(_is_relative_file(word) for word in command):
         definition["cwd"] = os.getcwd()  # the daemon has another working directory
     return definition
+
+
+def directory_elsewhere(command: Sequence[str], cwd: str | None, host: str) -> dict[str, str]:
+    """Return the member for `--cwd` on another machine, if any. Raises UsageError for a relative path."""
+    paths = [word for word in command if _is_relative_file(word)] if cwd is None else [cwd]
+    if relative := [path for path in paths if not path.startswith(("/", "~"))]:
+        message = f"{relative[0]} is relative to a directory of this machine"
+        raise UsageError(message, hint=f"write its absolute path on {host}")
+    return {} if cwd is None else {"cwd": cwd}
 
 
 def _show_login(cli: CliContext, name: str) -> None:
@@ -371,6 +383,8 @@ def read_definitions(file: str, out: Output) -> dict[str, Json]:
     for warning in warnings:
         out.warning(warning)
     base = Path.cwd() if file == "-" else Path(file).expanduser().absolute().parent
+    if out.host:
+        base = Path()  # in the directory of the configuration file there
     return {
         str(name): _with_absolute_cwd(definition, base, enabled=outlined.enabled)
         for name, definition, _ in outlined.servers

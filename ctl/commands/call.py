@@ -34,7 +34,7 @@ from ctl.cli.errors import (
 )
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping
-from ctl.commands.add_remove_apply import is_url
+from ctl.commands.add_remove_apply import directory_elsewhere, is_url
 from ctl.commands.tools_resources_prompts import print_tools
 from ctl.daemon.client import Json
 from ctl.show.progress import change_each, state_phrase, status_summary
@@ -305,7 +305,8 @@ def try_(cli: CliContext, command: tuple[str, ...], wait: float, tool: dict[str,
         raise UsageError("which server?", hint="mcpctl try -- COMMAND [ARG]..., or mcpctl try URL")
     definition: dict[str, object] = {"url": command[0]}
     if not is_url(command):
-        definition = {"command": command[0], "args": [*command[1:]], "cwd": os.getcwd()}
+        definition = {"command": command[0], "args": [*command[1:]]}
+        definition |= directory_elsewhere(command, None, cli.host) if cli.host else {"cwd": os.getcwd()}
     name, label = temporary_name(os.getpid()), shlex.join(command)
     try:
         return _run(cli, name, definition, tool, wait)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -41,7 +42,7 @@ def version(cli: CliContext) -> int:
     about = f"pid {daemon['pid']}, API {daemon['api']}, Python {daemon['python']}"
     cli.out.line(f"mcpd   {daemon['version']} ({about})")
     cli.out.line(f"MCP    {', '.join(daemon['protocol_versions'])}")
-    if daemon["version"] != __version__:
+    if daemon["version"] != __version__ and not cli.host:
         cli.out.message("note: the daemon has another version; update it with: mcpctl daemon restart")
     return 0
 
@@ -126,7 +127,10 @@ def ui(cli: CliContext, only_print: bool) -> int:
     if cli.show_json(reply):
         return 0
     url = reply.value["url"]
-    if not only_print and has_browser(os.environ):
+    if cli.host:
+        port = urlsplit(url).port
+        cli.out.message(f"forward the port first: ssh -L {port}:127.0.0.1:{port} {cli.host}")
+    elif not only_print and has_browser(os.environ):
         import webbrowser
 
         if webbrowser.open(url):
@@ -152,9 +156,11 @@ def bridge(cli: CliContext, server: str | None, profile: str | None, client: str
     """Serve all servers over stdin and stdout, for editors.
 
     Add this command to your editor's configuration as an MCP server of type stdio. It supports every MCP
-    revision, keeps running when the daemon restarts, and ends when the editor closes stdin.
+    revision, keeps running when the daemon restarts, and ends when the editor closes stdin. With --host, the
+    servers are those of another machine.
     """
     from ctl.bridge.daemon_link import AttachTarget
     from ctl.bridge.loop import run
 
-    return run(AttachTarget(server, profile, client), os.environ, cli.socket_option, cli.may_start)
+    target = AttachTarget(server, profile, client)
+    return run(target, os.environ, cli.socket_option, cli.may_start, cli.host)

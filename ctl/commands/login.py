@@ -17,7 +17,7 @@ from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint, table
 from ctl.cli.text import ago, until
 from ctl.commands.help_version import has_browser
-from ctl.daemon.client import DaemonClient, Json
+from ctl.daemon.client import Json
 from ctl.show.progress import hint_for, print_status, show_warnings
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _needing(cli: CliContext) -> list[str]:
 
 def _log_in(cli: CliContext, asked: LoginParams, way: _LoginMethod) -> Reply[LoginStatus]:
     """Log in, with the help of the person, and print the outcome unless the output is JSON."""
-    headless = not has_browser(os.environ) or _is_remote_shell(os.environ)
+    headless = cli.host or not has_browser(os.environ) or _is_remote_shell(os.environ)
     offer = cli.call("mcpd/login/begin", asked).value
     opened = not (way.no_browser or way.paste or headless) and _open(offer["url"])
     if cli.out.json and not opened:
@@ -183,7 +183,7 @@ def _show_offer(cli: CliContext, offer: LoginOffer, *, opened: bool) -> None:
     if not opened:
         port = urlsplit(offer["redirect_uri"]).port
         out.message("if the browser is on another machine, forward the port there first:")
-        out.line(f"ssh -L {port}:127.0.0.1:{port} {_this_machine(os.environ)}")
+        out.line(f"ssh -L {port}:127.0.0.1:{port} {out.host or _this_machine(os.environ)}")
         out.message("or paste the address that the browser ends at:")
     else:
         out.message("waiting for you to finish (Ctrl-C cancels)")
@@ -197,7 +197,7 @@ def _read_answers(cli: CliContext, attempt: str) -> None:
             if not line.strip():
                 continue
             try:
-                with DaemonClient(cli.socket) as client:
+                with cli.connect() as client:
                     asked: Json = {"attempt": attempt, "url": line.strip()}
                     client.request("mcpd/login/answer", asked)
             except CtlError as error:  # text, also with --json: it does not end the command

@@ -73,21 +73,27 @@ class DaemonClient:
     Closing cancels all requests in flight.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, connection: _socket.socket | None = None) -> None:
+        """`connection` is one that exists already; `path` then only says in errors where it leads."""
         self.path = path
         self._received = bytearray()
         self._last_id = 0
+        self.connection = self._connect(path) if connection is None else connection
+
+    @staticmethod
+    def _connect(path: str) -> _socket.socket:
         if len(os.fsencode(path)) > MAX_SOCKET_PATH:
             message = f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes"
             raise DaemonUnreachable(message, hint="choose a shorter one with --socket or MCPD_SOCKET")
-        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(CONNECT_TIMEOUT)
-            self._socket.connect(path)
+            connection.settimeout(CONNECT_TIMEOUT)
+            connection.connect(path)
         except OSError as error:
-            self._socket.close()
+            connection.close()
             message, hint = _connect_error(path, error)
             raise DaemonUnreachable(message, hint=hint) from None
+        return connection
 
     def __enter__(self) -> DaemonClient:
         return self
@@ -96,7 +102,7 @@ class DaemonClient:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self.connection.close()
 
     @property
     def call(self) -> Call:
@@ -201,8 +207,8 @@ class DaemonClient:
     def cancel(self, request: int) -> None:
         """Send `notifications/cancelled` for `request`. Never raises."""
         try:
-            self._socket.settimeout(1.0)
-            self._socket.sendall(
+            self.connection.settimeout(1.0)
+            self.connection.sendall(
                 _encode_line({"method": "notifications/cancelled", "params": {"requestId": request}})
             )
         except OSError:
@@ -214,37 +220,19 @@ class DaemonClient:
         if method == "mcpd/call":
             params = {**params, "_meta": {**mapping(params.get("_meta")), "progressToken": self._last_id}}
         try:
-            self._socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
-            self._socket.sendall(_encode_line({"id": self._last_id, "method": method, "params": params}))
+            self.connection.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
+            self.connection.sendall(_encode_line({"id": self._last_id, "method": method, "params": params}))
         except TimeoutError:
             self.close()  # part of the line was sent: nothing can follow it
             error = TimedOut(f"the daemon did not accept {method} in time", hint="mcpctl daemon logs")
             raise with_effect(error, method, sent=False) from None
         except OSError as failure:
-            raise _connection_closed(failure, method, sent=False) from None
+            raise self._closed(failure, method, sent=False) from None
         return self._last_id
 
     def _read_message(self, deadline: float | None, method: str) -> tuple[Json, str]:
         """Return the next message and the text of its `result` or `params`. `method` is for errors only."""
-        start = 0
-        while (end := self._received.find(b"\n", start)) < 0:
-            start = len(self._received)
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                error = TimedOut(f"the daemon did not answer {method} in time", hint="mcpctl daemon logs")
-                raise with_effect(error, method, sent=True)
-            try:
-                self._socket.settimeout(left)
-                chunk = self._socket.recv(262144)
-            except TimeoutError:
-                continue
-            except OSError as failure:
-                raise _connection_closed(failure, method, sent=True) from None
-            if not chunk:
-                raise _connection_closed(None, method, sent=True)
-            self._received += chunk
-        line = self._received[:end].decode("utf-8", "surrogateescape")
-        del self._received[: end + 1]
+        line = self._read_line(deadline, method)
         try:
             return split_message(line)
         except RecursionError:
@@ -255,6 +243,36 @@ class DaemonClient:
                 hint="choose another socket with --socket or MCPD_SOCKET",
             ) from None
 
+    def _read_line(self, deadline: float | None, method: str) -> str:
+        start = 0
+        while (end := self._received.find(b"\n", start)) < 0:
+            start = len(self._received)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                error = TimedOut(f"the daemon did not answer {method} in time", hint="mcpctl daemon logs")
+                raise with_effect(error, method, sent=True)
+            try:
+                self.connection.settimeout(left)
+                chunk = self.connection.recv(262144)
+            except TimeoutError:
+                continue
+            except OSError as failure:
+                raise self._closed(failure, method, sent=True) from None
+            if not chunk:
+                raise self._closed(None, method, sent=True)
+            self._received += chunk
+        line = self._received[:end].decode("utf-8", "surrogateescape")
+        del self._received[: end + 1]
+        return line
+
+    def _closed(self, error: OSError | None, method: str, *, sent: bool) -> CtlError:
+        """Return the error for a connection that ended. `sent` as in `with_effect`."""
+        reason = f": {error.strerror}" if error is not None else ""
+        hint = "mcpctl daemon status, or mcpctl daemon logs"
+        return with_effect(
+            DaemonGone(f"the daemon closed the connection{reason}", hint=hint), method, sent=sent
+        )
+
 
 def with_effect(error: CtlError, method: str, *, sent: bool) -> CtlError:
     """Add to an error whether a request may have run, if that makes a difference, and return the error.
@@ -264,14 +282,6 @@ def with_effect(error: CtlError, method: str, *, sent: bool) -> CtlError:
     if method in CHANGES:
         error.details["may_have_run"] = sent
     return error
-
-
-def _connection_closed(error: OSError | None, method: str, *, sent: bool) -> CtlError:
-    reason = f": {error.strerror}" if error is not None else ""
-    closed = DaemonGone(
-        f"the daemon closed the connection{reason}", hint="mcpctl daemon status, or mcpctl daemon logs"
-    )
-    return with_effect(closed, method, sent=sent)
 
 
 def _encode_line(message: Json) -> bytes:

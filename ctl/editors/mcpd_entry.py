@@ -134,7 +134,7 @@ def installable_editors() -> list[str]:
 
 
 def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = frozenset()) -> bool:
-    """Return whether an entry, in any spelling, runs `mcpctl bridge` or has a URL of mcpd.
+    """Return whether an entry, in any spelling, runs `mcpctl bridge` or has a URL of mcpd on this machine.
 
     `addresses`: where mcpd listens besides the default socket, as HOST:PORT or socket path.
     """
@@ -153,7 +153,7 @@ def _runs_bridge(words: list[str]) -> bool:
         program = re.split(r"[\\/]", word)[-1]
         module = word == "ctl" and words[number - 1] == "-m"
         if (program == "mcpctl" or module) and "bridge" in words[number + 1 :]:
-            return True
+            return not any(each.partition("=")[0] == "--host" for each in words[number + 1 :])
     return False
 
 

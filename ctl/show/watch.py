@@ -10,7 +10,6 @@ from ctl.cli.errors import UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint
 from ctl.cli.text import clock_time, in_local_time
-from ctl.daemon.client import DaemonClient
 from ctl.explain.server import server_block
 from ctl.show.progress import status_summary
 from ctl.show.status import painted_state, status_table
@@ -41,7 +40,7 @@ def watch_status(cli: CliContext, server: str | None) -> int:
     from rich.live import Live
 
     with (
-        DaemonClient(cli.socket) as changes,
+        cli.connect() as changes,
         Live(_screen(cli, render()), auto_refresh=False) as live,
     ):
         for item in changes.stream("mcpd/events", {"servers": servers}, tick=TICK):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ctl.bridge.daemon_link import AttachTarget
+from ctl.bridge.daemon_link import AttachTarget, DaemonLink
 from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.loop import BridgeLoop
 from tests.bridge.world import World
@@ -77,9 +77,13 @@ class Bridge:
         self.loop = BridgeLoop(
             theirs.fileno(),
             theirs.fileno(),
-            lambda: self.path,
-            AttachTarget(server="s", profile=None, client="ed", pid=42, cwd="/w"),
-            starter,
+            lambda make_session: DaemonLink(
+                make_session,
+                lambda: self.path,
+                AttachTarget(server="s", profile=None, client="ed", pid=42, cwd="/w"),
+                starter,
+                self.logged.append,
+            ),
             self.logged.append,
             exit_fds=(self._parent.fileno(),),
         )

@@ -227,6 +227,7 @@ def test_each_secret_value_has_one_name() -> None:
         ({"command": "/usr/bin/mcpctl", "args": ["bridge"]}, True),
         ({"command": ["mcpctl", "bridge", "--client", "x"]}, True),
         ({"command": "mcpctl bridge"}, True),
+        ({"command": "mcpctl", "args": ["--host", "laptop", "bridge"]}, False),
         ({"command": "python", "args": ["-m", "ctl", "bridge"]}, True),
         ({"command": "mcpctl", "args": ["status"]}, False),
         ({"command": "npx", "args": ["-y", "bridge"]}, False),
