@@ -647,6 +647,7 @@ class CallRecord(TypedDict):
     client: NotRequired[str]
     pid: NotRequired[int | None]
     via: NotRequired[str]
+    person: NotRequired[str]
     server: NotRequired[str]
     method: NotRequired[str]
     name: NotRequired[str]

@@ -27,7 +27,7 @@ from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.schema_checker import schema_checker_pids
 from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
-from mcpd.config.settings import Address
+from mcpd.config.http import HttpSettings
 from mcpd.deferred import DeferredHttp, DeferredLoginService
 from mcpd.files import paths
 from mcpd.files.paths import UnusablePath
@@ -59,6 +59,10 @@ DRAIN_TIMEOUT = 3.0
 """Seconds that calls in progress have to finish when the daemon stops."""
 _LAST_READS_TIMEOUT = 0.5
 """Seconds to read what clients have already sent when the daemon stops."""
+_NETWORK_NOTICE = 5.0
+"""Seconds for which `/readyz` fails before a daemon with a port for other machines refuses calls."""
+NETWORK_DRAIN_TIMEOUT = 10.0
+"""DRAIN_TIMEOUT of such a daemon."""
 _KILL_INTERVAL = 0.05
 
 
@@ -72,8 +76,10 @@ class DaemonOptions:
     debug: bool
     environ: Mapping[str, str]
     loaded: LoadedConfig
-    http: Address | None = None
-    """`--http`; if None, the setting `http` applies."""
+    http: HttpSettings | None = None
+    """The setting `http`, with the address of `--http`."""
+    is_http_option: bool = False
+    """Whether `--http` was given, so that the daemon must not run without the port."""
     require_http_token: bool = True
     """False with `--http-auth none`."""
 
@@ -91,8 +97,8 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             options.socket,
             inherited_fds.values(),
             stack,
-            http_option=options.http,
-            http_setting=options.loaded.settings.http,
+            http=None if options.http is None else options.http.listen,
+            is_required=options.is_http_option,
         )
         if labels.INSTANCE_VARIABLE not in options.environ:
             # mcpctl started it from within a server of another daemon: it is not a part of that server.
@@ -247,18 +253,13 @@ class _Daemon:
 
         return HttpApi(self._gateway)
 
-    def _open_http(self, address: Address) -> str:
+    def _open_http(self, http: HttpSettings) -> str:
         """Open the port in the settings while the daemon runs. Returns why that failed, or nothing."""
         if self._http.listener is not None:
-            return f"http: {address} is not used, because mcpd listens at {self._http.listener.url}"
+            return f"http: {http.listen} is not used, because mcpd listens at {self._http.listener.url}"
         try:
-            listener = self._open_ports.enter_context(listeners.bind_tcp(address))
-            required = self._options.require_http_token
-            self._http.accept(
-                self._open_ports.enter_context(
-                    self._http.api.open_port(listener, self._state, self._runtime, required)
-                )
-            )
+            listener = self._open_ports.enter_context(listeners.bind_tcp(http.listen))
+            self._http.accept(self._open_port(listener, http))
         except OSError as error:
             return f"http: {error.strerror}, then run `mcpctl config reload`"
         except (UnusablePath, Unsupported) as error:
@@ -279,13 +280,15 @@ class _Daemon:
             self._stop_requested.set()
 
     async def run(self) -> None:
-        with self._open_ports as open_ports:
-            token = self._options.require_http_token
-            ports = [
-                open_ports.enter_context(self._http.api.open_port(each, self._state, self._runtime, token))
-                for each in self._ports
-            ]
-            await self._run(ports)
+        with self._open_ports:
+            await self._run([self._open_port(each, self._options.http) for each in self._ports])
+
+    def _open_port(self, listener: sockets.socket, http: HttpSettings | None) -> HttpPort:
+        """Return the port, which `_open_ports` closes. Raises UnusablePath, OSError."""
+        required = self._options.require_http_token
+        return self._open_ports.enter_context(
+            self._http.api.open_port(listener, self._state, self._runtime, required, http)
+        )
 
     async def _run(self, ports: list[HttpPort]) -> None:
         async with trio.open_nursery() as services, self._logins.running_in(services):
@@ -311,9 +314,7 @@ class _Daemon:
                         serve = partial(listeners.serve, clients=clients, limit=self._socket_limit)
                         await accepting.start(serve, self._listener, self._serve)
                         for port in ports:
-                            await accepting.start(
-                                listeners.serve, port.listener, port.serve, clients, port.limit
-                            )
+                            await accepting.start(_serve_port, port, clients)
                         with self._http.accepting(partial(_accept, accepting, clients)):
                             await self._serve_until_stopped()
                         accepting.cancel_scope.cancel(reason="stopping")
@@ -329,6 +330,9 @@ class _Daemon:
         await self._stop_requested.wait()
         log.info("stopping: %s", self._stop_reason)
         systemd.notify(STOPPING="1")
+        if self._http.begin_stopping():  # balancers notice it, and send nothing more
+            with trio.move_on_after(_NETWORK_NOTICE):
+                await self._force_stop.wait()
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         http = await listeners.speaks_http(connection, slot)
@@ -347,7 +351,8 @@ class _Daemon:
         running = [server for server in self._all_servers() if server.upstream is not None]
         self._gateway.refuse_new_calls()
         self._gateway.end_subscriptions()
-        self._draining.deadline = trio.current_time() + DRAIN_TIMEOUT
+        limit = NETWORK_DRAIN_TIMEOUT if self._http.serves_network else DRAIN_TIMEOUT
+        self._draining.deadline = trio.current_time() + limit
         with self._draining:
             # Polling is fine here: once per process, for at most DRAIN_TIMEOUT
             while any(server.upstream and server.upstream.link.requests.is_busy for server in running):  # noqa: ASYNC110
@@ -410,7 +415,17 @@ class _Daemon:
 
 
 def _accept(accepting: trio.Nursery, clients: trio.Nursery, port: HttpPort) -> None:
-    accepting.start_soon(listeners.serve, port.listener, port.serve, clients, port.limit)
+    accepting.start_soon(_serve_port, port, clients)
+
+
+async def _serve_port(
+    port: HttpPort, clients: trio.Nursery, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Accept until cancelled; serve the connections in `clients`."""
+    async with trio.open_nursery() as nursery:
+        if port.background is not None:
+            nursery.start_soon(port.background)
+        await listeners.serve(port.listener, port.serve, clients, port.limit, task_status=task_status)
 
 
 async def _feed_watchdog(interval: float) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from mcpd.api import listeners
-from mcpd.config.settings import Address
+from mcpd.config.http import Address
 from mcpd.model.api import DashboardLink, HttpListener
 from mcpd.model.errors import Unsupported
 from mcpd.model.login import LoginStatus
@@ -128,6 +128,16 @@ class DeferredHttp:
             yield
         finally:
             self._accept = None
+
+    @property
+    def serves_network(self) -> bool:
+        return self._api is not None and self._api.serves_network
+
+    def begin_stopping(self) -> bool:
+        """Make `/readyz` fail. Returns whether anybody on another machine may look at it."""
+        if self._api is not None:
+            self._api.is_stopping = True
+        return self.serves_network
 
     def close(self, reason: str) -> None:
         if self._api is not None:

@@ -17,7 +17,7 @@ from mcpd import __version__
 
 if TYPE_CHECKING:  # imported below, so that --version starts fast
     from mcpd.config.check_document import LoadedConfig
-    from mcpd.config.settings import Address
+    from mcpd.config.http import HttpSettings
     from mcpd.model.errors import BadSpec
 
 _OFF = ("", "0", "false", "no", "off")
@@ -33,9 +33,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = argument_parser().parse_args(argv)
 
+    import attrs
+
+    from mcpd.config.http import HttpSettings, parse_address
     from mcpd.config.load_at_start import load_at_start
     from mcpd.config.loader import load
-    from mcpd.config.settings import parse_address
     from mcpd.files import paths
     from mcpd.model.errors import BadSpec
     from mcpd.privacy import logs
@@ -60,11 +62,27 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except paths.UnusablePath as error:
         print(f"mcpd: {error}", file=sys.stderr)
         return EXIT_UNUSABLE_PATH
-    return _run(arguments, environ, loaded, http)
+    settings = loaded.settings.http
+    if http is not None:
+        settings = HttpSettings(listen=http) if settings is None else attrs.evolve(settings, listen=http)
+    if settings is not None and (problem := _problem_with(settings, arguments.http_auth)):
+        print(f"mcpd: {problem}", file=sys.stderr)
+        return EXIT_USAGE
+    return _run(arguments, environ, loaded, settings)
+
+
+def _problem_with(http: HttpSettings, auth: str) -> str:
+    """Return why the command line does not fit the settings; empty if it does."""
+    if auth == "none" and (http.jwt is not None or not http.listen.is_loopback):
+        return f"--http-auth none: not possible, because other machines can use {http.listen}"
+    return http.problem
 
 
 def _run(
-    arguments: argparse.Namespace, environ: Mapping[str, str], loaded: LoadedConfig, http: Address | None
+    arguments: argparse.Namespace,
+    environ: Mapping[str, str],
+    loaded: LoadedConfig,
+    http: HttpSettings | None,
 ) -> int:
     import trio  # imported here so that --validate-config starts fast
 
@@ -89,6 +107,7 @@ def _run(
                 environ=dict(environ),
                 loaded=loaded,
                 http=http,
+                is_http_option=arguments.http is not None,
                 require_http_token=arguments.http_auth == "token",
             )
             trio.run(daemon.run, options, redactor)
@@ -135,7 +154,9 @@ def argument_parser() -> argparse.ArgumentParser:
         "--socket", metavar="PATH", help="Unix socket (default: $XDG_RUNTIME_DIR/mcpd/mcpd.sock)"
     )
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="also serve HTTP at this address (127.0.0.1 or [::1] only)"
+        "--http",
+        metavar="HOST:PORT",
+        help="also serve HTTP at this address; the settings say what else it needs",
     )
     parser.add_argument(
         "--http-auth",

@@ -86,6 +86,8 @@ def call_line(record: CallRecord) -> Line:
 
 def _client(record: CallRecord) -> str:
     name, pid = record.get("client") or "-", record.get("pid")
+    if person := record.get("person"):
+        return f"{name} of {person}"
     return f"{name} ({pid})" if pid else name
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from mcpd.config.settings import Address
+from mcpd.config.http import Address
 from mcpd.model.errors import Overloaded
 from mcpd.privacy.logs import FROM_OUTSIDE
 from mcpd.process.instance_lock import peer_credentials, remove_stale_socket
@@ -185,16 +185,16 @@ def open_listeners(
     inherited: Iterable[int],
     stack: ExitStack,
     *,
-    http_option: Address | None,
-    http_setting: Address | None,
+    http: Address | None,
+    is_required: bool,
 ) -> tuple[sockets.socket, list[sockets.socket], str]:
     """Return the Unix socket, the HTTP ports, and a warning or nothing. `stack` closes them.
 
     `inherited` are the descriptors of sockets that systemd passes, which are used instead of new ones.
 
-    The caller holds the instance lock. Raises AlreadyRunning or OSError, also if the port of `http_option`
-    cannot be opened. If that of `http_setting` cannot be opened, the daemon runs without HTTP, and the
-    warning says why: clients of the Unix socket must not be affected.
+    The caller holds the instance lock. Raises AlreadyRunning or OSError, also if the port `http` cannot be
+    opened and `is_required`. Otherwise the daemon runs without HTTP then, and the warning says why: clients
+    of the Unix socket must not be affected.
     """
     adopted = [stack.enter_context(adopt_fd(fd)) for fd in inherited]
     unix = next((each for each in adopted if each.family == sockets.AF_UNIX), None)
@@ -202,12 +202,11 @@ def open_listeners(
         unix = stack.enter_context(bind_unix(socket))
     ports = [each for each in adopted if each.family != sockets.AF_UNIX]
     warning = ""
-    address = http_option or http_setting
-    if address is not None and not ports:
+    if http is not None and not ports:
         try:
-            ports.append(stack.enter_context(bind_tcp(address)))
+            ports.append(stack.enter_context(bind_tcp(http)))
         except OSError as error:
-            if http_option is not None:
+            if is_required:
                 raise
             warning = f"{error.strerror}, then run `mcpctl config reload`"
     return unix, ports, warning
@@ -236,13 +235,20 @@ def bind_unix(path: str) -> Iterator[sockets.socket]:
 
 
 def bind_tcp(address: Address) -> sockets.socket:
-    """Listen on a loopback address. Raises OSError with a message that names the address."""
-    listener = sockets.socket(sockets.AF_INET6 if ":" in address.host else sockets.AF_INET)
+    """Listen on an address. Raises OSError with a message that names the address."""
+    try:
+        found = sockets.getaddrinfo(
+            address.host, address.port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
+        )
+        family, *_, target = found[0]
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address} for HTTP: {error.strerror}") from None
+    listener = sockets.socket(family)
     try:
         listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
         # Accepted sockets inherit this: a response must not wait for the previous one's acknowledgement.
         listener.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
-        listener.bind((address.host, address.port))
+        listener.bind(target)
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()

@@ -188,6 +188,8 @@ class CallerIdentity(msgspec.Struct, frozen=True, gc=False):
     """0 if it is unknown."""
     via: str
     """How the client is connected."""
+    person: str = ""
+    """Whose access token the client uses; empty for the person who runs mcpd."""
 
 
 class Caller(Protocol):

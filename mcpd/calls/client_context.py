@@ -30,7 +30,7 @@ class Responder(Protocol):
 
 
 class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the client is. Self-reported, except for `via` and `peer_pid`."""
+    """Who the client is. Self-reported, except for `via`, `peer_pid`, `person` and `groups`."""
 
     via: str
     """How it connected: `socket`, `bridge` or `http`."""
@@ -39,6 +39,10 @@ class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str = ""
     peer_pid: int = 0
     """The process at the other end of its connection, according to the kernel; 0 over TCP."""
+    person: str = ""
+    """The person whose access token its requests carry; empty for the person who runs mcpd."""
+    groups: tuple[str, ...] = ()
+    """That person's groups, and the scopes of the token."""
 
 
 MAX_CAPABILITY_VALUES = 2000

@@ -82,6 +82,8 @@ class WrittenRule(Record):
     executables: Patterns | None = field("Paths of the clients' programs.")
     transports: tuple[Transport, ...] | None = field("How the clients are connected.")
     profiles: Patterns | None = field("The profiles of the clients.")
+    people: Patterns | None = field("The people whose access tokens the clients use.")
+    groups: Patterns | None = field("The groups of these people, or the scopes of their tokens.")
     directories: Patterns | None = field("The directories in which the clients work, and those below.")
     servers: Patterns | None = field("Names of servers.")
     tools: Patterns | None = field("Tools: TOOL or TOOL@SERVER.")

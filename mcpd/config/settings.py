@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import Literal, NewType
-from urllib.parse import urlsplit
 
 import attrs
-import msgspec
 
+from mcpd.config.http import HttpSettings
 from mcpd.config.policies import (
     POLICIES_SHAPE,
     PROFILES_SHAPE,
@@ -120,46 +117,6 @@ def effective_restart(base: RestartPolicy, written: WrittenRestart | None) -> Re
 # ── settings ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Address(msgspec.Struct, frozen=True):
-    """A loopback address to listen on. Port 0: any free port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """Parse `HOST:PORT`; `localhost` is 127.0.0.1. Raises ValueError with a message for the user."""
-    host = port = None
-    with suppress(ValueError):  # the port is no number, or out of range
-        parts = urlsplit(f"//{text}")
-        if parts.netloc == text and "@" not in text:
-            host, port = parts.hostname, parts.port
-    if host is None or port is None:
-        raise ValueError('it must be HOST:PORT, for example "127.0.0.1:8931" or "[::1]:8931"')
-    try:
-        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        address = None
-    if address is None or not address.is_loopback:
-        raise ValueError(
-            "mcpd listens on loopback addresses only: use 127.0.0.1, localhost or [::1], "
-            "and an ssh tunnel from other machines"
-        )
-    return Address(str(address), port)
-
-
-def _address(value: object) -> Address:
-    try:
-        return parse_address(text(value))
-    except Invalid:
-        raise
-    except ValueError as error:
-        raise Invalid(f"cannot be used: {error}", 'write "127.0.0.1:8931"') from None
-
-
 def _base_url(value: object) -> str:
     url = text(value)
     if not re.fullmatch(r"https?://[^\s@?#/]+[^\s@?#]*", url):
@@ -169,7 +126,6 @@ def _base_url(value: object) -> str:
 
 
 BaseUrl = NewType("BaseUrl", str)
-register(Address, _address, {"type": "string"})
 register(BaseUrl, _base_url, {"type": "string"})
 
 
@@ -179,7 +135,9 @@ class PlainSettings(Record):
 
     debug: bool = field("Log the messages of every server, HTTP headers and timing.", False)
     log_level: LogLevel | None = field("The daemon's log level.")
-    http: Address | None = field("HOST:PORT of this machine to serve HTTP on. Read when the daemon starts.")
+    http: HttpSettings | None = field(
+        "HOST:PORT to serve HTTP on, or an object. Read when the daemon starts."
+    )
     max_starts: int = field("How many servers may start at the same time.", 8, minimum=1)
     tool_names: NameStyle = field("How tool names are combined with server names.", NameStyle.SUFFIX)
     client_tool_names: ClientStyle = field(

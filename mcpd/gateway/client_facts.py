@@ -59,6 +59,8 @@ class SessionFacts:
             given_name=client.name,
             peer_pid=client.peer_pid,
             reported_pid=client.pid,
+            person=client.person,
+            groups=client.groups,
         )
         return found
 
@@ -71,6 +73,8 @@ def client_facts(
     given_name: str = "",
     peer_pid: int = 0,
     reported_pid: int = 0,
+    person: str = "",
+    groups: tuple[str, ...] = (),
 ) -> ClientFacts:
     """Return the facts of a client that is connected now. It is shown under its `given_name`, which is not
     what it reports in MCP and has no version, otherwise under the first of its names, or its program's.
@@ -91,6 +95,8 @@ def client_facts(
         transport=transport,
         profile=profile,
         directory=_read_link(peer_pid, "cwd"),
+        person=person,
+        groups=groups,
     )
 
 

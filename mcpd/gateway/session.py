@@ -351,7 +351,8 @@ class ClientSession:
 
     def identify(self, context: ClientContext) -> CallerIdentity:
         client = self.client
-        return CallerIdentity(client.name or self.peer or context.client_name, client.pid, client.via)
+        name = client.name or self.peer or context.client_name
+        return CallerIdentity(name, client.pid, client.via, client.person)
 
     @property
     def knows_roots(self) -> bool:
@@ -394,6 +395,8 @@ class ClientSession:
         pid = self.client.pid
         name = self.client.name or self.peer or context.client_name or (program_name(pid) if pid else "")
         name = shorten(name, 80) or ("an HTTP client" if self.client.via == "http" else "a client")
+        if self.client.person:
+            name = f"{name} of {self.client.person}"
         return f"{name} (pid {pid})" if pid else name
 
     def request_meta(self, upstream: Upstream, context: ClientContext) -> bytes:

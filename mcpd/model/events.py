@@ -190,6 +190,8 @@ class CallRecord(Record):
     """The client's process ID. This is null if the client is connected over TCP."""
     via: str = ""
     """How the client is connected: `socket`, `bridge`, `http`, or `control` for the control API."""
+    person: str = ""
+    """The person whose access token the client used. This is empty for the person who runs mcpd."""
     server: str = ""
     """The name of the server. For `mcpctl try`, its URL or command, in which secrets are masked."""
     method: str = ""

@@ -74,6 +74,10 @@ class ClientFacts:
     profile: str = ""
     directory: str = ""
     """The working directory of the client, according to the kernel."""
+    person: str = ""
+    """Whose access token its requests carry; empty for the person who runs mcpd."""
+    groups: tuple[str, ...] = ()
+    """That person's groups, and the scopes of the token."""
 
 
 @attrs.frozen(kw_only=True)
@@ -118,6 +122,9 @@ class PolicyRule:
     profiles: tuple[str, ...] | None = None
     directories: tuple[str, ...] | None = None
     """Each includes all directories below it."""
+    people: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    """Of the person. The person who runs mcpd has no name here, and no groups."""
     servers: tuple[str, ...] | None = None
     tools: tuple[str, ...] | None = None
     """`TOOL` or `TOOL@SERVER`."""
@@ -158,6 +165,7 @@ class PolicyRule:
             or self._differs("transport", self.transports, (client.transport,) if client.transport else ())
             or self._profile_mismatch(client.profile)
             or self._directory_mismatch(client.directory)
+            or self._person_mismatch(client)
         )
 
     def _differs(self, what: str, patterns: tuple[str, ...] | None, known: tuple[str, ...]) -> str:
@@ -180,6 +188,13 @@ class PolicyRule:
             return "the directory is not known"
         is_below = any(_is_within(directory, each) for each in self.directories)
         return "" if is_below else f"the directory is {directory}"
+
+    def _person_mismatch(self, client: ClientFacts) -> str:
+        if self.people is not None and not matches(self.people, (client.person,), strict=self.is_strict):
+            return f"the person is {client.person or 'the one who runs mcpd'}"
+        if self.groups is not None and not matches(self.groups, client.groups, strict=self.is_strict):
+            return f"the groups are {', '.join(client.groups) or 'none'}"
+        return ""
 
     def item_mismatch(self, item: UsedItem) -> str:
         """Return which condition about the server or the item is not met; empty if all are."""

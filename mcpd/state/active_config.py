@@ -15,10 +15,10 @@ import trio
 
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, insert_rule, remove_server
+from mcpd.config.http import HttpSettings
 from mcpd.config.load_at_start import describe_tolerated
 from mcpd.config.masking import MASK, mask_definition
 from mcpd.config.server_specs import ParsedServers, parse_valid_servers
-from mcpd.config.settings import Address
 from mcpd.files.watcher import watch_files
 from mcpd.io.broadcast import AsyncValue
 from mcpd.model.config_api import ApplyResult, ConfigStatus, ConfigView
@@ -82,7 +82,7 @@ class ActiveConfig:
         redactor: Redactor,
         state_dir: Path,
         http_problem: str = "",
-        open_http: Callable[[Address], str] = lambda _: "",
+        open_http: Callable[[HttpSettings], str] = lambda _: "",
     ) -> None:
         """`http_problem`: why the port in the settings of `first` is not open; empty if it is.
         `open_http` opens one later, and returns why that failed, or nothing."""
@@ -101,7 +101,7 @@ class ActiveConfig:
         """Whether the file with `_problems` is not used at all."""
         self._startup_settings = first.settings
         self._http_problem = http_problem
-        self._open_http: Callable[[Address], str] = lambda _: http_problem  # it was tried already
+        self._open_http: Callable[[HttpSettings], str] = lambda _: http_problem  # it was tried already
         self.watch_enabled = AsyncValue(False)
         """Whether changes of the file are applied automatically."""
         self._activate(first)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcpd.config import settings as settings_module
-from mcpd.config.settings import Address, Settings, parse_address, parse_settings
+from mcpd.config.http import Address, HttpSettings, parse_address
+from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import Problem
 from mcpd.model.policy import Profile
 from mcpd.model.server_spec import RestartPolicy, Timeouts
@@ -29,9 +30,11 @@ def parsed(values: dict[str, object]) -> tuple[Settings, list[Problem]]:
         ("127.0.0.2:0", "127.0.0.2", 0),
         ("LocalHost:65535", "127.0.0.1", 65535),
         ("[::1]:80", "::1", 80),
+        ("0.0.0.0:80", "0.0.0.0", 80),
+        ("mcp.example.com:443", "mcp.example.com", 443),
     ],
 )
-def test_loopback_address_is_accepted(text: str, host: str, port: int) -> None:
+def test_address_is_accepted(text: str, host: str, port: int) -> None:
     assert parse_address(text) == Address(host, port)
 
 
@@ -43,9 +46,6 @@ def test_loopback_address_is_accepted(text: str, host: str, port: int) -> None:
         ("localhost:\u0663", "it must be HOST:PORT"),
         ("localhost:65536", "it must be HOST:PORT"),
         ("::1:80", "it must be HOST:PORT"),
-        ("0.0.0.0:80", "loopback addresses only"),
-        ("10.0.0.1:80", "loopback addresses only"),
-        ("example.org:80", "loopback addresses only"),
         (":80", "it must be HOST:PORT"),
     ],
 )
@@ -80,7 +80,7 @@ def test_every_setting_is_passed_on() -> None:
         debug=True,
         validate=True,
         log_level="error",
-        http=Address("127.0.0.1", 80),
+        http=HttpSettings(listen=Address("127.0.0.1", 80)),
         max_starts=1,
         tool_names=NameStyle("prefix"),
         client_tool_names=ClientStyle("namespace"),
@@ -95,6 +95,12 @@ def test_every_setting_is_passed_on() -> None:
     [
         ({"debg": True}, "$.settings.debg"),
         ({"http": "0.0.0.0:80"}, "$.settings.http"),
+        ({"http": {"listen": "10.0.0.1:80"}}, "$.settings.http"),
+        ({"http": {"tls": "balancer"}}, "$.settings.http"),
+        ({"http": {"listen": "127.0.0.1:80", "tls": "none"}}, "$.settings.http.tls"),
+        ({"http": {"listen": "127.0.0.1:80", "tls": {"key": "k"}}}, "$.settings.http.tls"),
+        ({"http": {"listen": "127.0.0.1:80", "jwt": {"issuer": "https://a"}}}, "$.settings.http.jwt"),
+        ({"http": {"listen": "127.0.0.1:80", "profiles": {"*": "a"}}}, "$.settings.http"),
         ({"openTelemetry": "127.0.0.1:4318"}, "$.settings.openTelemetry"),
         ({"openTelemetry": "http://me:secret@127.0.0.1:4318"}, "$.settings.openTelemetry"),
         ({"http": "${NOPE}"}, "$.settings.http"),

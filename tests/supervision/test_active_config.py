@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from mcpd.config.check_document import LoadedConfig
+from mcpd.config.http import HttpSettings
 from mcpd.config.load_at_start import load_at_start
-from mcpd.config.settings import Address
 from mcpd.model.errors import BadSpec, Conflict, UnknownServer
 from mcpd.model.events import Event
 from mcpd.model.server_spec import InvalidSpec, StdioSpec
@@ -35,7 +35,7 @@ class Home:
         self.environ = {"HOME": str(path), "XDG_CONFIG_HOME": str(path / "config")}
         self._path = path
 
-    def begin(self, http_problem: str = "", open_http: Callable[[Address], str] = str) -> ActiveConfig:
+    def begin(self, http_problem: str = "", open_http: Callable[[HttpSettings], str] = str) -> ActiveConfig:
         around = surroundings(self._path, self.events.append)
         self.supervisor = Supervisor(around)
         state = self._path / "state"
@@ -226,7 +226,7 @@ async def test_port_is_opened_without_a_restart_but_not_closed(home: Home) -> No
     """The warning about one that could not be opened remains while the setting does."""
     home.write("a", http="127.0.0.1:8931")
     answers = {8931: "in use", 8932: ""}
-    configuration = home.begin("cannot listen", lambda address: answers[address.port])
+    configuration = home.begin("cannot listen", lambda http: answers[http.listen.port])
     assert configuration.status().warnings == ("cannot listen",)
     home.write("a", "b", http="127.0.0.1:8931")
     assert (await configuration.reload()).restart_needed == ()

@@ -65,7 +65,7 @@ def test_directives_that_other_parts_rely_on_are_set() -> None:
         "Type": "notify",
         "NotifyAccess": "main",
         "KillMode": "mixed",
-        "TimeoutStopSec": "15",
+        "TimeoutStopSec": "30",
         "WatchdogSec": "30",
         "Restart": "on-failure",
         "RestartSec": "1",

@@ -15,11 +15,15 @@ import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.files.atomic import write_atomically
 from mcpd.files.paths import UnusablePath
 from mcpd.model.text import shorten
+
+if TYPE_CHECKING:
+    from mcpd.api.http.access_tokens import Person
 
 log = logging.getLogger("mcpd.http")
 
@@ -44,6 +48,13 @@ class RequestGuard:
         Raises BadRequest for a request that must not be served.
         """
         raise NotImplementedError
+
+    def person(self, head: Head) -> Person | None:
+        """Return whose access token an admitted request carries. None: the person who runs mcpd.
+
+        Raises BadRequest if it is not valid any more.
+        """
+        return None
 
     def _forbidden(self, reason: str, head: Head, header: bytes) -> BadRequest:
         """Return a 403, and log a warning at most once a minute for each reason."""

@@ -11,10 +11,11 @@ import os
 import re
 import secrets
 import socket as sockets
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import attrs
@@ -25,7 +26,7 @@ from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
 from mcpd.api.http.exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http.guard import RequestGuard, TcpGuard, UnixGuard, load_token
-from mcpd.api.http.parser import Head
+from mcpd.api.http.parser import BadRequest, Head
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.mcp.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp.frames import (
@@ -39,17 +40,24 @@ from mcpd.api.mcp.frames import (
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.config.settings import Address
+from mcpd.config.http import Address, HttpSettings, TlsFiles
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
+from mcpd.model.policy import ALL_SERVERS
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from mcpd.wire.message import METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 
+if TYPE_CHECKING:
+    from mcpd.api.http.access_tokens import Person
+    from mcpd.api.http.network_guard import NetworkGuard
+    from mcpd.api.http.tls import TlsServer
+
 log = logging.getLogger("mcpd.http")
 
 HEALTH = "/health"
+LIVE, READY = "/livez", "/readyz"
 MCP = "/mcp"
 METRICS = "/metrics"
 RPC = "/rpc"
@@ -59,6 +67,10 @@ ADDRESS_FILE = "http.json"
 _ENDPOINT = re.compile(r"/(mcp|sse)(?:/([^/]+))?/?")
 """The transport, and the profile if any. Many programs add a slash at the end."""
 _SERVER = re.compile(r"/servers/([^/]+)/(mcp|sse)/?")
+_OPEN = {HEALTH: 0, LIVE: 0, READY: 0}
+"""Paths that need no token → bytes that the body of a request may have."""
+_MAX_PEOPLE = 16
+"""People who may use one connection of a balancer at the same time."""
 _OF_A_CONNECTION = ("mcpd/attach", "mcpd/identify")
 """Methods that change the requests that follow on their connection. HTTP requests are independent."""
 
@@ -67,13 +79,18 @@ _OF_A_CONNECTION = ("mcpd/attach", "mcpd/identify")
 class HttpRoutes:
     """What one listener serves, and to whom."""
 
+    api: HttpApi
     endpoint: McpEndpoint
     guard: RequestGuard
     principal: str
-    """The identity that the guard verifies; sessions are bound to it."""
+    """The identity that the guard verifies; sessions are bound to it. A `Person` has its own."""
     dashboard: Dashboard | None = None
     serves_rpc: bool = False
     """Whether it serves the control API. A port does not: who can change the servers can start programs."""
+    network: NetworkGuard | None = None
+    """The guard, if other machines can reach the port."""
+    profiles: Mapping[str, str] = attrs.field(factory=dict)
+    """See `HttpSettings`."""
 
 
 @attrs.frozen
@@ -83,9 +100,18 @@ class HttpPort:
     listener: sockets.socket
     routes: HttpRoutes
     bodies: BodyBudget
+    tls: TlsServer | None = None
+    background: Callable[[], Awaitable[None]] | None = None
+    """Must run while the port is open."""
     limit: ConnectionLimit = attrs.field(factory=lambda: ConnectionLimit("tcp"))
 
     async def serve(self, connection: sockets.socket, slot: Slot) -> None:
+        if self.tls is None:
+            await self._serve(connection, slot)
+        else:
+            await self.tls.serve(connection, partial(self._serve, slot=slot))
+
+    async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         handler = partial(RouteHandler, self.routes)
         await HttpServerConnection(connection, handler, "HTTP client", slot, self.bodies).run()
 
@@ -99,7 +125,10 @@ class HttpApi:
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway), SseSessions(gateway))
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()
-        self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", serves_rpc=True)
+        self._socket_routes = HttpRoutes(self, self._endpoint, UnixGuard(), "user", serves_rpc=True)
+        self._network_guards: list[NetworkGuard] = []
+        self.is_stopping = False
+        """Whether `/readyz` says that this daemon takes no new clients."""
 
     async def serve_unix(self, connection: sockets.socket, slot: Slot) -> None:
         """Serve HTTP on a connection of the Unix socket until it ends."""
@@ -112,6 +141,18 @@ class HttpApi:
         """The dashboard of the port that was opened first."""
         return self._dashboards[0] if self._dashboards else None
 
+    @property
+    def serves_network(self) -> bool:
+        """Whether a port is open for other machines."""
+        return bool(self._network_guards)
+
+    @property
+    def unready(self) -> str:
+        """Why a balancer should send requests elsewhere; empty if it should not."""
+        if self.is_stopping:
+            return "mcpd is stopping"
+        return next((guard.problem for guard in self._network_guards if guard.problem), "")
+
     def close(self, reason: str) -> None:
         """End every session and every open stream."""
         self._endpoint.close(reason)
@@ -120,21 +161,27 @@ class HttpApi:
 
     @contextmanager
     def open_port(
-        self, listener: sockets.socket, state_dir: Path, runtime_dir: str, require_token: bool
+        self,
+        listener: sockets.socket,
+        state_dir: Path,
+        runtime_dir: str,
+        require_token: bool,
+        settings: HttpSettings | None = None,
     ) -> Iterator[HttpPort]:
         """Publish the port's address (status, `http.json`) until the block is left.
 
-        Raises UnusablePath before publishing anything if the token cannot be used.
+        Raises UnusablePath before publishing anything if the token cannot be used, and OSError if the
+        certificate cannot.
         """
         host, port = listener.getsockname()[:2]
-        url = f"http://{Address(host, port)}{MCP}"
+        url = f"{settings.scheme if settings else 'http'}://{Address(host, port)}{MCP}"
         file = state_dir / TOKEN_FILE
         token = load_token(file) if require_token else None
         if token is not None:
             self._endpoint.gateway.core.redactor.add([token])
         self.listener = HttpListener(
             url=url,
-            auth="none" if token is None else "token",
+            auth="none" if token is None else "jwt" if settings and settings.jwt else "token",
             token_file=None if token is None else str(file),
         )
         address_file = Path(runtime_dir) / ADDRESS_FILE
@@ -145,12 +192,17 @@ class HttpApi:
             log.warning(
                 "--http-auth none: every program of every user on this machine can use all servers at %s", url
             )
-        opened, dashboard = self._make_port(listener, token, "anybody" if token is None else "token")
+        is_for_network = settings is not None and settings != HttpSettings(listen=settings.listen)
+        if settings is not None and is_for_network and token is not None:
+            opened, dashboard = self._make_network_port(listener, token, settings), None
+        else:
+            opened, dashboard = self._make_port(listener, token, "anybody" if token is None else "token")
         try:
             yield opened
         finally:
             self.listener = None
-            self._dashboards.remove(dashboard)
+            if dashboard is not None:
+                self._dashboards.remove(dashboard)
             with suppress(OSError):
                 address_file.unlink()
 
@@ -168,9 +220,25 @@ class HttpApi:
         host, port = listener.getsockname()[:2]
         dashboard = Dashboard(self._endpoint.gateway, f"http://{Address(host, port)}", port)
         self._dashboards.append(dashboard)
-        guard = TcpGuard(port, token, {HEALTH: 0, **PATHS})
-        routes = HttpRoutes(self._endpoint, guard, principal, dashboard)
+        guard = TcpGuard(port, token, {**_OPEN, **PATHS})
+        routes = HttpRoutes(self, self._endpoint, guard, principal, dashboard)
         return HttpPort(listener, routes, self._bodies), dashboard
+
+    def _make_network_port(self, listener: sockets.socket, token: str, settings: HttpSettings) -> HttpPort:
+        """Return a port that other machines can reach. It has no dashboard: that can start programs."""
+        from mcpd.api.http.network_guard import NetworkGuard
+        from mcpd.api.http.tls import TlsServer
+
+        gateway, tokens = self._endpoint.gateway, None
+        if settings.jwt is not None:
+            from mcpd.api.http.access_tokens import AccessTokens
+
+            tokens = AccessTokens(settings.jwt, gateway.core.environ)
+        guard = NetworkGuard(settings, token, tokens, _OPEN)
+        self._network_guards.append(guard)
+        routes = HttpRoutes(self, self._endpoint, guard, "token", profiles=settings.profiles, network=guard)
+        tls = TlsServer(settings.tls) if isinstance(settings.tls, TlsFiles) else None
+        return HttpPort(listener, routes, self._bodies, tls, tokens.run if tokens else None)
 
 
 class RouteHandler:
@@ -179,35 +247,91 @@ class RouteHandler:
     def __init__(self, routes: HttpRoutes, spawn: SpawnTask, pid: int = 0) -> None:
         gateway = routes.endpoint.gateway
         self._operations = gateway.core
+        self._routes = routes
         self._spawn = spawn
-        self._dashboard = routes.dashboard
         self._client = self._operations.clients.add(pid or None, "" if pid else "an HTTP client")
         principal = Principal(
             routes.principal, ClientIdentity(via="http", pid=pid, peer_pid=pid), self._client
         )
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
+        self._people: dict[str, McpHandler] = {}
+        """Those who use this connection, which may be that of a balancer."""
         self._rpc = HttpRpc(gateway, self._client, pid, spawn) if routes.serves_rpc else None
         self.admit = routes.guard.admit
 
     def route(self, head: Head) -> ServeRequest:
         """See `ConnectionHandler`."""
-        path = head.path
+        path, dashboard = head.path, self._routes.dashboard
         scope = endpoint_scope(path)
         if scope is not None:
-            return self._mcp.route(scope, head)
-        if path in (HEALTH, METRICS):
+            return self._mcp.route(scope, head) if self._routes.network is None else self._route(scope, head)
+        if path in (HEALTH, LIVE, READY, METRICS):
             return self._serve_monitoring
-        if self._dashboard is not None and path in PATHS:
-            return partial(self._dashboard.handle, head, self._client)
+        if dashboard is not None and path in PATHS:
+            return partial(dashboard.handle, head, self._client)
         if path == RPC and self._rpc is not None:
             return partial(self._rpc.handle, head)
+        network = self._routes.network
+        if (
+            network is not None
+            and path.startswith("/.well-known/")
+            and (found := network.metadata(head)) is not None
+        ):
+            return lambda _, exchange: exchange.respond(200, found)
         return _not_found
 
+    def _route(self, scope: EndpointScope, head: Head) -> ServeRequest:
+        """Route a request from another machine by the person whose token it carries."""
+        guard, profiles = self._routes.guard, self._routes.profiles
+        try:
+            person = guard.person(head)
+        except BadRequest as error:
+            return partial(_refuse, error)
+        if person is None:
+            return self._mcp.route(scope, head)
+        if profiles:
+            own = [profile for group, profile in profiles.items() if group == "*" or group in person.groups]
+            if scope == EndpointScope(is_sse=scope.is_sse) and own:
+                scope = scope._replace(profile=own[0])
+            elif scope.profile not in own and ALL_SERVERS not in own:
+                text = f"{head.path} is not for {person.name}: see `settings.http.profiles`"
+                return partial(_refuse, BadRequest(403, text))
+        serve = self._handler_of(person).route(scope, head)
+
+        def serve_while_valid(body: bytes, exchange: HttpExchange) -> None:
+            """The connection recognizes a head that is repeated, and does not admit it again."""
+            try:
+                guard.person(head)
+            except BadRequest as error:
+                _refuse(error, body, exchange)
+            else:
+                serve(body, exchange)
+
+        return serve_while_valid
+
+    def _handler_of(self, person: Person) -> McpHandler:
+        handler = self._people.get(person.name)
+        if handler is None or handler.principal.client.groups != person.groups:
+            if len(self._people) >= _MAX_PEOPLE:
+                self._close_people("evicted: too many people use this connection")
+            client = self._operations.clients.add(None, person.name)
+            identity = ClientIdentity(via="http", person=person.name, groups=person.groups)
+            handler = McpHandler(
+                self._routes.endpoint, Principal(f"person {person.name}", identity, client), self._spawn
+            )
+            self._people[person.name] = handler
+        return handler
+
     def _serve_monitoring(self, _: bytes, exchange: HttpExchange) -> None:
+        path = exchange.head.path
         if exchange.head.method not in ("GET", "HEAD"):
             exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
-        elif exchange.head.path == HEALTH:
+        elif path == READY and (why := self._routes.api.unready):
+            exchange.respond(503, f"{why}\n".encode(), TEXT)
+        elif path != METRICS:
             exchange.respond(200, b'{"status":"ok"}')
+        elif self._routes.network is not None and self._routes.network.person(exchange.head) is not None:
+            exchange.respond(403, b"the metrics are for the person who runs mcpd\n", TEXT)
         else:
             self._spawn(lambda: self._metrics(exchange))
 
@@ -218,8 +342,15 @@ class RouteHandler:
     def closed(self, reason: str) -> None:
         self._operations.clients.remove(self._client)
         self._mcp.close(reason)
+        self._close_people(reason)
         if self._rpc is not None:
             self._rpc.close(reason)
+
+    def _close_people(self, reason: str) -> None:
+        for handler in self._people.values():
+            self._operations.clients.remove(handler.principal.connection)
+            handler.close(reason)
+        self._people.clear()
 
 
 class HttpRpc:
@@ -277,6 +408,10 @@ class HttpRpc:
     def _write(self, data: bytes) -> None:
         self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)  # no-op if it was started already
         self._exchange.write(data)
+
+
+def _refuse(error: BadRequest, _: bytes, exchange: HttpExchange) -> None:
+    exchange.respond(error.status, error.message.encode() + b"\n", TEXT, error.headers)
 
 
 def _not_found(_: bytes, exchange: HttpExchange) -> None:

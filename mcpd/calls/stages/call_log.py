@@ -96,6 +96,7 @@ class RecordMaker:
         self._client = ""
         self._pid: int | None = None
         self._via = ""
+        self._person = ""
 
     def record(self, entry: CallEntry) -> CallRecord:
         if entry.caller is not self._caller or entry.context is not self._context:
@@ -112,6 +113,7 @@ class RecordMaker:
             client=self._client,
             pid=self._pid,
             via=self._via,
+            person=self._person,
             server=self._server,
             method=self._name(entry.method),
             name=self._name(entry.tool or _name_in(entry.method, params)),
@@ -141,6 +143,7 @@ class RecordMaker:
         shown = "".join(c for c in identity.client[:DIGESTED] if c.isprintable())
         self._client = self._redactor.mask_start(shown, _NAME_LENGTH)
         self._pid, self._via = identity.pid or None, identity.via
+        self._person = self._redactor.mask(identity.person)
 
     def _name(self, name: str) -> str:
         masked = self._named.get(name)

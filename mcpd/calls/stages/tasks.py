@@ -150,9 +150,11 @@ def _refuse_denied(policies: Policies, call: Call, kind: ItemKind, name: str) ->
 def _owner(call: Call) -> object:
     """Return who may use the tasks of a call. A client without a connection of its own is the same if the
     facts that policies know about it are the same."""
+    client = call.caller.facts(call.context)
+    if client.person:
+        return client.person
     if not call.caller.may_return:
         return ref(call.caller)
-    client = call.caller.facts(call.context)
     return (client.executable, client.transport, client.names)
 
 

@@ -80,7 +80,7 @@ class UseLimits:
 
     def _find(self, rule: PolicyRule, client: ClientFacts, counted: Use, now: float) -> _Uses:
         via = "" if client.executable else client.transport
-        key = (rule.fingerprint, client.executable, via, counted)
+        key = (rule.fingerprint, client.person or client.executable, via, counted)
         uses = self._uses.get(key)
         if uses is None:
             if len(self._uses) >= _MAX_COUNTERS:

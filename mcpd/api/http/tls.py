@@ -1,0 +1,96 @@
+"""TLS in front of an HTTP connection, which itself reads and writes a plain socket."""
+
+from __future__ import annotations
+
+import os
+import socket as sockets
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import trio
+
+from mcpd.config.http import TlsFiles
+
+HANDSHAKE_TIMEOUT = 10.0
+_PIECE = 1 << 16
+_CLOSE_TIMEOUT = 2.0
+
+
+class TlsServer:
+    """The certificate of a port. Renewed files are used from the next connection on.
+
+    Raises OSError if the files cannot be used; its `strerror` names them.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._loaded: object = None
+        try:
+            self._load()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise OSError(error.errno, f"cannot use {files.certificate} with {files.key}: {why}") from None
+
+    def _load(self) -> None:
+        files = self._files
+        modified = [os.stat(path).st_mtime_ns for path in (files.certificate, files.key)]
+        if modified != self._loaded:
+            self._context.load_cert_chain(files.certificate, files.key)
+            self._loaded = modified
+
+    async def serve(
+        self, connection: sockets.socket, handle: Callable[[sockets.socket], Awaitable[None]]
+    ) -> None:
+        """Run `handle` with a socket that carries the decrypted data. Returns when it has ended.
+
+        The caller closes `connection`. A client that does not complete the handshake is dropped.
+        """
+        with suppress(OSError):  # while a file is being replaced, the old certificate is still used
+            self._load()
+        transport = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+        stream = trio.SSLStream(transport, self._context, server_side=True, https_compatible=True)
+        try:
+            with trio.fail_after(HANDSHAKE_TIMEOUT):
+                await stream.do_handshake()
+        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        inner, outer = sockets.socketpair()
+        with inner, outer:
+            inner.setblocking(False)
+            plain = trio.SocketStream(trio.socket.from_stdlib_socket(outer))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_copy, stream, plain)
+                sending = trio.Event()
+                nursery.start_soon(_send, plain, stream, sending)
+                await handle(inner)
+                inner.close()
+                with trio.move_on_after(_CLOSE_TIMEOUT):
+                    await sending.wait()
+                nursery.cancel_scope.cancel(reason="the connection has ended")
+
+
+async def _copy(source: trio.abc.ReceiveStream, target: trio.SocketStream) -> None:
+    """Copy what the client sends, up to its end."""
+    try:
+        while data := await source.receive_some(_PIECE):
+            await target.send_all(data)
+        await target.send_eof()
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        target.socket.close()
+
+
+async def _send(
+    source: trio.SocketStream, target: trio.SSLStream[trio.SocketStream], done: trio.Event
+) -> None:
+    """Copy what the client gets, and then close TLS."""
+    try:
+        while data := await source.receive_some(_PIECE):
+            await target.send_all(data)
+        await target.aclose()
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
+    finally:
+        done.set()

@@ -1,0 +1,169 @@
+"""`settings.http`: where mcpd serves HTTP, and who may use it from other machines."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import NewType
+from urllib.parse import urlsplit
+
+import attrs
+import msgspec
+
+from mcpd.config.structuring import Url, field, object_schema, register, set_members, text
+from mcpd.model.codec import Invalid, converter
+from mcpd.model.record import Record
+
+
+class Address(msgspec.Struct, frozen=True):
+    """An address to listen on. Port 0: any free port."""
+
+    host: str
+    """An IP address, or a name that resolves to one of this machine."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs of this machine can connect."""
+        with suppress(ValueError):
+            return ipaddress.ip_address(self.host).is_loopback
+        return False
+
+
+def parse_address(written: str) -> Address:
+    """Parse `HOST:PORT`; `localhost` is 127.0.0.1. Raises ValueError with a message for the user."""
+    host = port = None
+    with suppress(ValueError):  # the port is no number, or out of range
+        parts = urlsplit(f"//{written}")
+        if parts.netloc == written and "@" not in written:
+            host, port = parts.hostname, parts.port
+    if host is None or port is None:
+        raise ValueError('it must be HOST:PORT, for example "127.0.0.1:8931" or "[::1]:8931"')
+    host = "127.0.0.1" if host == "localhost" else host
+    with suppress(ValueError):
+        host = str(ipaddress.ip_address(host))
+    return Address(host, port)
+
+
+def _address(value: object) -> Address:
+    written = text(value)
+    try:
+        return parse_address(written)
+    except ValueError as error:
+        raise Invalid(f"cannot be used: {error}", 'write "127.0.0.1:8931"') from None
+
+
+@attrs.frozen(kw_only=True)
+class TlsFiles(Record):
+    """The files of a TLS certificate."""
+
+    certificate: str = field("PEM file of the certificate, followed by its chain.", "")
+    key: str = field("PEM file of its private key.", "")
+
+
+Tls = NewType("Tls", object)
+"""`TlsFiles`, or BALANCER."""
+BALANCER = "balancer"
+"""A balancer in front of mcpd terminates TLS, and only it can connect to mcpd."""
+_TLS_FIX = f'write {{"certificate": FILE, "key": FILE}}, or "{BALANCER}" if one in front terminates TLS'
+
+
+def _tls(value: object) -> TlsFiles | str:
+    if value == BALANCER:
+        return BALANCER
+    if isinstance(value, str):
+        raise Invalid("is neither an object nor known", _TLS_FIX)
+    files = converter.structure(value, TlsFiles)
+    if not (files.certificate and files.key):
+        raise Invalid("needs both files", _TLS_FIX)
+    return files
+
+
+@attrs.frozen(kw_only=True)
+class JwtSettings(Record):
+    """Which access tokens of an authorization server are accepted (RFC 9068)."""
+
+    issuer: Url | None = field("The URL of the authorization server, as in the claim `iss`.")
+    audience: str = field("What the claim `aud` must contain.", "")
+    jwks: Url | None = field("The URL of its keys. Default: the one in the issuer's metadata.")
+    person: str = field("The claim that identifies a person.", "sub")
+    groups: str = field("The claim with the groups of a person.", "groups")
+
+
+def _jwt(value: object) -> JwtSettings:
+    found = converter.structure(value, JwtSettings)
+    if not found.issuer or not found.audience:
+        raise Invalid("needs an issuer and an audience", 'write {"issuer": "https://…", "audience": "…"}')
+    if find_spec("joserfc") is None:
+        raise Invalid("needs the package `joserfc`", "install mcpd with the extra `keys`")
+    return found
+
+
+Jwt = NewType("Jwt", JwtSettings)
+register(Address, _address, {"type": "string"})
+register(Tls, _tls, {"anyOf": [object_schema(TlsFiles), {"const": BALANCER}]})
+register(Jwt, _jwt, object_schema(JwtSettings))
+
+
+@attrs.frozen(kw_only=True)
+class WrittenHttp(Record):
+    listen: Address | None = field("HOST:PORT to listen on.")
+    hosts: tuple[str, ...] = field("The names under which clients reach it, without ports.", ())
+    tls: Tls | None = field("The certificate; or `balancer`.")
+    jwt: Jwt | None = field("The access tokens that are accepted instead of mcpd's own token.")
+    profiles: Mapping[str, str] = field(
+        "Group → the profile that its members use. `*`: everybody else. Without it, all may use all.", {}
+    )
+
+
+@attrs.frozen(kw_only=True)
+class HttpSettings:
+    """Where and for whom mcpd serves HTTP. The default is for this machine only."""
+
+    listen: Address
+    hosts: tuple[str, ...] = ()
+    """DNS names in lower case that a `Host` header may contain, besides those of this machine."""
+    tls: TlsFiles | str | None = None
+    """BALANCER, the files of the certificate, or None: plain HTTP."""
+    jwt: JwtSettings | None = None
+    """None: mcpd's own token is required."""
+    profiles: Mapping[str, str] = attrs.field(factory=dict)
+    """Group → profile, in the order in which they are tried. `*` is everybody. Empty: all may use all."""
+
+    @property
+    def problem(self) -> str:
+        """Return why mcpd must not listen like this; empty if it may."""
+        if not self.listen.is_loopback and self.tls is None:
+            return f"{self.listen} can be reached from other machines, so it needs `settings.http.tls`"
+        return ""
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the URLs that clients use."""
+        return "http" if self.tls is None else "https"
+
+
+def _http(value: object) -> HttpSettings:
+    if isinstance(value, str):
+        written = WrittenHttp(listen=_address(value))
+    else:
+        written = converter.structure(value, WrittenHttp)
+    if written.listen is None:
+        raise Invalid("lacks `listen`", 'write {"listen": "0.0.0.0:8931"}')
+    members = set_members(written)
+    members["hosts"] = tuple(host.lower() for host in written.hosts)
+    found = HttpSettings(**members)
+    if found.problem:
+        raise Invalid(f"cannot be used: {found.problem}", f"listen on 127.0.0.1, or set `tls`: {_TLS_FIX}")
+    if found.profiles and found.jwt is None:
+        raise Invalid("has `profiles`, but no person is known", "set `jwt`")
+    return found
+
+
+HTTP_SHAPE = {"anyOf": [{"type": "string"}, {**object_schema(WrittenHttp), "required": ["listen"]}]}
+register(HttpSettings, _http, HTTP_SHAPE)
