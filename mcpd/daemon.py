@@ -35,6 +35,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.io.broadcast import Broadcast
 from mcpd.model.errors import LoginFailed, McpdError, Unsupported
 from mcpd.model.events import Event
+from mcpd.model.replica import ALONE
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.operations import Operations
 from mcpd.privacy.redact import Redactor
@@ -50,6 +51,7 @@ from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
 
 if TYPE_CHECKING:
+    from mcpd.api.http.cluster import Cluster
     from mcpd.api.http.routes import HttpApi, HttpPort
     from mcpd.auth.service import LoginService
 
@@ -157,6 +159,7 @@ class _Daemon:
         self._force_stop = trio.Event()
         self._connections: set[SocketConnection] = set()
         self._socket_limit = ConnectionLimit("unix")
+        self._cluster = _join_cluster(options.http)
         # 1. What is on disk.
         self._state = state = Path(paths.state_dir(environ))
         self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
@@ -212,6 +215,7 @@ class _Daemon:
             stop=self._stop,
             environ=environ,
             store=self._state_file,
+            replica=ALONE if self._cluster is None else self._cluster.replica,
         )
         # 5. The clients.
         self._gateway = Gateway(self._operations, self._call_log)
@@ -251,7 +255,7 @@ class _Daemon:
     def _create_http_api(self) -> HttpApi:
         from mcpd.api.http.routes import HttpApi
 
-        return HttpApi(self._gateway)
+        return HttpApi(self._gateway, self._cluster)
 
     def _open_http(self, http: HttpSettings) -> str:
         """Open the port in the settings while the daemon runs. Returns why that failed, or nothing."""
@@ -412,6 +416,14 @@ class _Daemon:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}
         pids |= self._context.secrets.command_pids
         return pids | schema_checker_pids() | {self._guardian.pid or 0}
+
+
+def _join_cluster(http: HttpSettings | None) -> Cluster | None:
+    if http is None or http.cluster is None:
+        return None
+    from mcpd.api.http.cluster import Cluster
+
+    return Cluster(http.cluster)
 
 
 def _accept(accepting: trio.Nursery, clients: trio.Nursery, port: HttpPort) -> None:

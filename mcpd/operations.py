@@ -28,6 +28,7 @@ from mcpd.model.codec import unstructure
 from mcpd.model.errors import CallTimeout, NotReady, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import LoginStatus
+from mcpd.model.replica import ALONE, Replica
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
@@ -101,6 +102,7 @@ class Operations:
     environ: Mapping[str, str] = attrs.field(factory=dict)
     store: StateFile | None = None
     """What keeps the desired state over restarts."""
+    replica: Replica = ALONE
     started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""

@@ -51,16 +51,16 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_092,
-    "mcpd/api": 6_103,
+    "mcpd": 1_106,
+    "mcpd/api": 6_293,
     "mcpd/auth": 5_249,
-    "mcpd/calls": 6_857,
+    "mcpd/calls": 6_875,
     "mcpd/client": 1_322,
-    "mcpd/config": 4_865,
+    "mcpd/config": 4_896,
     "mcpd/files": 620,
     "mcpd/gateway": 3_373,
     "mcpd/io": 781,
-    "mcpd/model": 4_096,
+    "mcpd/model": 4_120,
     "mcpd/privacy": 502,
     "mcpd/process": 1_318,
     "mcpd/protocol": 2_311,

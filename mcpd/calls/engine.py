@@ -76,7 +76,7 @@ class CallEngine:
         self._own_server = own_server
         self.routes = RouteTable(operations, stages)
         self._arguments = ArgumentBudget()
-        self.questions = Questions(self, spawn, roots)
+        self.questions = Questions(self, spawn, roots, operations.replica)
         self.asking = self.questions.open.asking
         self.ask_with_result = self.questions.suspended.ask
         self.withdraw = self.questions.suspended.withdraw

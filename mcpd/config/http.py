@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -104,6 +105,32 @@ def _jwt(value: object) -> JwtSettings:
     return found
 
 
+@attrs.frozen(kw_only=True)
+class ClusterSettings(Record):
+    """How replicas behind a balancer find each other."""
+
+    key: str = field("A secret of at least 32 characters that all replicas share.", "")
+    address: str = field("The URL at which the other replicas reach this one.", "")
+
+    def __repr__(self) -> str:
+        return f"ClusterSettings(address={self.address!r})"
+
+
+def _cluster(value: object) -> ClusterSettings:
+    found = converter.structure(value, ClusterSettings)
+    if len(found.key) < _MIN_KEY:
+        fix = "write ${MCPD_CLUSTER_KEY}, and set that to the output of `openssl rand -hex 32`"
+        raise Invalid(f"needs a `key` of at least {_MIN_KEY} characters", fix)
+    if not re.fullmatch(r"http://[^\s/@?#]+", found.address):
+        raise Invalid("needs the `address` of this replica", "write http://HOST:PORT, without a path")
+    if find_spec("cryptography") is None:
+        raise Invalid("needs the package `cryptography`", "install mcpd with the extra `keys`")
+    return found
+
+
+_MIN_KEY = 32
+Cluster = NewType("Cluster", ClusterSettings)
+register(Cluster, _cluster, object_schema(ClusterSettings))
 Jwt = NewType("Jwt", JwtSettings)
 register(Address, _address, {"type": "string"})
 register(Tls, _tls, {"anyOf": [object_schema(TlsFiles), {"const": BALANCER}]})
@@ -119,6 +146,7 @@ class WrittenHttp(Record):
     profiles: Mapping[str, str] = field(
         "Group → the profile that its members use. `*`: everybody else. Without it, all may use all.", {}
     )
+    cluster: Cluster | None = field("The other replicas behind the same balancer.")
 
 
 @attrs.frozen(kw_only=True)
@@ -134,6 +162,9 @@ class HttpSettings:
     """None: mcpd's own token is required."""
     profiles: Mapping[str, str] = attrs.field(factory=dict)
     """Group → profile, in the order in which they are tried. `*` is everybody. Empty: all may use all."""
+
+    cluster: ClusterSettings | None = None
+    """None: there is one daemon."""
 
     @property
     def problem(self) -> str:

@@ -51,6 +51,7 @@ from mcpd.wire.message import METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 
 if TYPE_CHECKING:
     from mcpd.api.http.access_tokens import Person
+    from mcpd.api.http.cluster import Cluster
     from mcpd.api.http.network_guard import NetworkGuard
     from mcpd.api.http.tls import TlsServer
 
@@ -119,7 +120,8 @@ class HttpPort:
 class HttpApi:
     """The daemon's HTTP API."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, cluster: Cluster | None = None) -> None:
+        self.cluster = cluster
         self.listener: HttpListener | None = None
         """The published port, while it is open."""
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway), SseSessions(gateway))
@@ -158,6 +160,8 @@ class HttpApi:
         self._endpoint.close(reason)
         for dashboard in self._dashboards:
             dashboard.close(reason)
+        if self.cluster is not None:
+            self.cluster.close()
 
     @contextmanager
     def open_port(
@@ -264,7 +268,9 @@ class RouteHandler:
         path, dashboard = head.path, self._routes.dashboard
         scope = endpoint_scope(path)
         if scope is not None:
-            return self._mcp.route(scope, head) if self._routes.network is None else self._route(scope, head)
+            serve = self._mcp.route(scope, head) if self._routes.network is None else self._route(scope, head)
+            cluster = self._routes.api.cluster
+            return serve if cluster is None else cluster.serve(head, serve, self._spawn)
         if path in (HEALTH, LIVE, READY, METRICS):
             return self._serve_monitoring
         if dashboard is not None and path in PATHS:

@@ -196,7 +196,8 @@ class LegacyHttpSessions:
     def open(
         self, message: Message, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
     ) -> None:
-        http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal, self._kept)
+        key = self._gateway.core.replica.owner + secrets.token_urlsafe(24)
+        http = LegacyHttpSession(key, scope, principal, self._kept)
         # Tasks run in the gateway, because a session outlives its connections.
         http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
         http.session.has_connection = lambda: http.is_connected

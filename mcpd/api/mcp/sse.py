@@ -90,7 +90,7 @@ class SseSessions:
         if len(self._sessions) >= MAX_SESSIONS:
             respond_error(exchange, 503, f"{MAX_SESSIONS} HTTP+SSE sessions are open; close one")
             return
-        key = secrets.token_urlsafe(24)
+        key = self._gateway.core.replica.owner + secrets.token_urlsafe(24)
         made = self._sessions[key] = SseSession(exchange, scope, principal.name)
         made.session = self._gateway.open_session(view, principal.client, made.send, spawn)
         principal.connection.session = made.session

@@ -14,6 +14,7 @@ from mcpd.calls.questions.rounds import StateSigner, UrlElicitations
 from mcpd.calls.questions.router import ServerRequestRouter
 from mcpd.calls.questions.suspended import SuspendedCalls
 from mcpd.model.errors import InputNeeded
+from mcpd.model.replica import Replica
 from mcpd.supervision.managed_server import ManagedServer
 
 
@@ -21,14 +22,18 @@ class Questions:
     """`spawn` must run tasks that outlive clients; `roots` returns the roots of all clients of a server."""
 
     def __init__(
-        self, handler: CallHandler, spawn: Spawn, roots: Callable[[ManagedServer], Sequence[Raw]]
+        self,
+        handler: CallHandler,
+        spawn: Spawn,
+        roots: Callable[[ManagedServer], Sequence[Raw]],
+        replica: Replica,
     ) -> None:
         self._handler = handler
         self.kept = KeptMessages()
         self.open = OpenQuestions()
-        self.signer = StateSigner()
+        self.signer = StateSigner(replica)
         self.urls = UrlElicitations()
-        self.suspended = SuspendedCalls(handler, spawn, self.kept)
+        self.suspended = SuspendedCalls(handler, spawn, self.kept, replica)
         self.requests = ServerRequestRouter(self.suspended, self.urls, self.open, spawn, roots, self.kept)
 
     def resume(self, caller: Caller, request: ClientRequest, server: str, params: bytes) -> bytes | None:

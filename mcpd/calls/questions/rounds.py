@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.model.errors import InputNeeded, InvalidArguments, McpdError, Problem, ProtocolViolation
+from mcpd.model.replica import ALONE, Replica
 from mcpd.protocol.revision_translation import translate_request
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.attachments import Attachment
@@ -139,15 +140,16 @@ _SIGNATURE_LENGTH = 32
 
 
 class StateSigner:
-    """Signs `requestState` values, which pass through clients, with a key of this daemon."""
+    """Signs `requestState` values, which pass through clients."""
 
-    def __init__(self) -> None:
-        self._key = os.urandom(32)
+    def __init__(self, replica: Replica = ALONE) -> None:
+        self._replica = replica
+        self._key = replica.key or os.urandom(32)
 
     def sign(self, server: str, state: Raw) -> str:
         """Return the server's `requestState` (JSON) with a signature."""
         text = bytes(state).decode("utf-8", "surrogatepass")
-        return f"{_SIGNED_PREFIX}{self._signature(server, text)}.{text}"
+        return f"{self._replica.owner}{_SIGNED_PREFIX}{self._signature(server, text)}.{text}"
 
     def verify(self, server: str, raw: Raw) -> Raw | None:
         """Return the state passed to `sign`, byte for byte; None if the signature does not match."""
@@ -155,6 +157,7 @@ class StateSigner:
             sealed = msgspec.json.decode(raw, type=str)
         except msgspec.MsgspecError:
             return None
+        sealed = self._replica.strip(sealed)
         if not sealed.startswith(_SIGNED_PREFIX):
             return None
         signature, _, text = sealed.removeprefix(_SIGNED_PREFIX).partition(".")

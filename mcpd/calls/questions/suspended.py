@@ -31,6 +31,7 @@ from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.limits import KeptMessage, KeptMessages
 from mcpd.calls.turns import release_turn
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
+from mcpd.model.replica import ALONE, Replica
 from mcpd.supervision.attachments import Attachment
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
@@ -52,6 +53,8 @@ class _SuspendedCall(msgspec.Struct, eq=False):
     call: Call
     digest: bytes
     """Of the request: the client must return with the same one."""
+    person: str
+    """Whose call it is."""
     number: int = 0
     questions: dict[str, tuple[Question, bytes]] = msgspec.field(default_factory=dict)
     """Unanswered questions, by the key the client sees."""
@@ -70,7 +73,10 @@ _SUSPENDED_CALL = Attachment[_SuspendedCall]("how the call is suspended")
 class SuspendedCalls:
     """All suspended calls of the daemon: a client may return over another connection."""
 
-    def __init__(self, handler: CallHandler, spawn: Spawn, kept: KeptMessages) -> None:
+    def __init__(
+        self, handler: CallHandler, spawn: Spawn, kept: KeptMessages, replica: Replica = ALONE
+    ) -> None:
+        self._replica = replica
         self._handler = handler
         self._kept = kept
         self._spawn = spawn
@@ -93,7 +99,9 @@ class SuspendedCalls:
             request = call.request
             assert request is not None
             suspended = self._calls[call] = _SuspendedCall(
-                call, request_digest(request.method, request.params)
+                call,
+                request_digest(request.method, request.params),
+                call.caller.identify(call.context).person,
             )
             call.slots[_SUSPENDED_CALL] = suspended
         suspended.number += 1
@@ -110,7 +118,7 @@ class SuspendedCalls:
             self._suspend(suspended)
 
     def _suspend(self, suspended: _SuspendedCall) -> None:
-        suspended.state = _STATE_PREFIX + secrets.token_urlsafe(24)
+        suspended.state = self._replica.owner + _STATE_PREFIX + secrets.token_urlsafe(24)
         self._states[suspended.state] = suspended
         content = {
             name: {"method": question.message.method, "params": Raw(params)}
@@ -153,9 +161,11 @@ class SuspendedCalls:
         """
         members = wire.members(request.params)
         state = wire.string_or(members, "requestState")
-        if not state.startswith(_STATE_PREFIX):
+        if not self._replica.strip(state).startswith(_STATE_PREFIX):
             return False
         suspended = self._states.get(state)
+        if suspended is not None and suspended.person != caller.identify(request.context).person:
+            suspended = None
         if suspended is None or suspended.digest != request_digest(request.method, request.params):
             message = "unknown, expired or already used `requestState`"
             raise InvalidArguments(f"{message}; send the call again", [Problem("$.requestState", message)])
