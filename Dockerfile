@@ -5,7 +5,7 @@ ARG BASE=docker.io/library/python:3.13-slim-trixie
 
 FROM ${BASE} AS build
 COPY . /src
-RUN python3 -m venv /opt/mcpd && /opt/mcpd/bin/pip install --no-cache-dir "/src[keys,otel]" uv
+RUN python3 -m venv /opt/mcpd && /opt/mcpd/bin/pip install --no-cache-dir "/src[keys,otel,redis]" uv
 
 FROM ${BASE}
 RUN apt-get update \

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import attrs
 import trio
@@ -27,7 +28,7 @@ from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.schema_checker import schema_checker_pids
 from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
-from mcpd.config.http import HttpSettings
+from mcpd.config.http import ClusterSettings, HttpSettings
 from mcpd.deferred import DeferredHttp, DeferredLoginService
 from mcpd.files import paths
 from mcpd.files.paths import UnusablePath
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from mcpd.api.http.cluster import Cluster
     from mcpd.api.http.routes import HttpApi, HttpPort
     from mcpd.auth.service import LoginService
+    from mcpd.auth.token_store import TokenStore
 
 log = logging.getLogger("mcpd")
 
@@ -159,7 +161,10 @@ class _Daemon:
         self._force_stop = trio.Event()
         self._connections: set[SocketConnection] = set()
         self._socket_limit = ConnectionLimit("unix")
-        self._cluster = _join_cluster(options.http)
+        cluster = None if options.http is None else options.http.cluster
+        self._cluster, self._redis = _join_cluster(cluster), "" if cluster is None else cluster.redis
+        if cluster is not None:
+            redactor.add([cluster.key, *filter(None, [urlsplit(cluster.redis).password])])
         # 1. What is on disk.
         self._state = state = Path(paths.state_dir(environ))
         self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
@@ -170,7 +175,9 @@ class _Daemon:
         # 2. The servers.
         self._events: Broadcast[Event] = Broadcast()
         self._guardian = Guardian(instance, os.path.join(runtime, containers.CONTAINERS, instance))
-        self._logins = DeferredLoginService(state, self._create_login_service)
+        self._logins = DeferredLoginService(
+            lambda: bool(self._redis) or (state / "login").exists(), self._create_login_service
+        )
         self._context = SupervisorContext(
             instance=instance,
             environ=environ,
@@ -241,7 +248,16 @@ class _Daemon:
             read_secret=self._context.secrets.fetch,
             may_notify=lambda: self._configuration.loaded.settings.login_notifications,
             storage=self._options.loaded.settings.login_storage,
+            store=self._shared_logins(),
         )
+
+    def _shared_logins(self) -> TokenStore | None:
+        """Return what keeps the logins of all replicas; None if there is nothing."""
+        if self._cluster is None or not self._redis:
+            return None
+        from mcpd.auth.shared_token_store import SharedKey, SharedTokenStore
+
+        return SharedTokenStore(self._redis, SharedKey(self._cluster.replica.key))
 
     async def _resolve_for_login(self, spec: RemoteSpec) -> RemoteSpec:
         """Return a definition with its secrets. Raises LoginFailed."""
@@ -418,12 +434,12 @@ class _Daemon:
         return pids | schema_checker_pids() | {self._guardian.pid or 0}
 
 
-def _join_cluster(http: HttpSettings | None) -> Cluster | None:
-    if http is None or http.cluster is None:
+def _join_cluster(settings: ClusterSettings | None) -> Cluster | None:
+    if settings is None:
         return None
     from mcpd.api.http.cluster import Cluster
 
-    return Cluster(http.cluster)
+    return Cluster(settings)
 
 
 def _accept(accepting: trio.Nursery, clients: trio.Nursery, port: HttpPort) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,8 +29,8 @@ class DeferredLoginService:
     code takes 2.5 MB and 0.1 s.
     """
 
-    def __init__(self, state_dir: Path, create: Callable[[], LoginService]) -> None:
-        self._state_dir = state_dir
+    def __init__(self, may_have_logins: Callable[[], bool], create: Callable[[], LoginService]) -> None:
+        self._may_have_logins = may_have_logins
         self._create = create
         self._creating = trio.Lock()
         self._nursery: trio.Nursery | None = None
@@ -69,7 +68,7 @@ class DeferredLoginService:
         """Return what signs requests to a server. Nothing is loaded unless there is a login, or the server
         asks for one."""
         load = partial(self._load_credentials, spec)
-        if self._service is not None or spec.oauth.grant != "code" or (self._state_dir / "login").exists():
+        if self._service is not None or spec.oauth.grant != "code" or self._may_have_logins():
             return await load()
         from mcpd.transports.credentials import DeferredCredentials
 

@@ -377,6 +377,7 @@ class ManagedLogin:
         """Renew the token. Raises TokenError and FetchError if that may succeed later."""
         await self._times.wait_after_suspend()
         file = self._context.file
+        is_keeper = self.stored.tokens.refresh_token is None or await file.keeps_logins()
         newer = (await file.read()).logins.get(self.id)  # of another daemon
         if newer is not None and newer.generation > self.stored.generation and self.saver.is_done:
             self._use(newer, issued_now=False)
@@ -384,7 +385,7 @@ class ManagedLogin:
         before = self.stored
         if before.tokens.refresh_token is None:
             return None
-        if not await file.keeps_logins():
+        if not is_keeper:
             raise TokenError(TokenErrorKind.UNAVAILABLE, f"{file.store.other_daemon} renews it")
         if self._replaced_since(before):
             return None

@@ -95,8 +95,10 @@ class LoginService:
         read_secret: ReadSecret,
         may_notify: Callable[[], bool],
         storage: LoginStorage = "file",
+        store: TokenStore | None = None,
     ) -> None:
-        """`may_notify`: whether the user wants desktop notifications."""
+        """`may_notify`: whether the user wants desktop notifications. `store`: what keeps the logins, if that
+        is not the file."""
         self._servers = servers
         self._users = LoginUsers(servers)
         self._environ, self._redactor, self._on_resume = environ, redactor, on_resume
@@ -104,7 +106,7 @@ class LoginService:
         self._announce = announce
         self._storage = storage
         self._manager = TokenManager(
-            TokenStore(state_dir, key=login_key(storage, environ)),
+            store or TokenStore(state_dir, key=login_key(storage, environ)),
             self._send,
             redactor,
             on_event=self._on_login_event,

@@ -190,7 +190,7 @@ def _storable(login: StoredLogin) -> StoredLogin:
 VERSION = 1
 SEALED_VERSION = 2
 """Of an encrypted file, which contains one of the other version."""
-_MAX_SIZE = 16 << 20
+MAX_SIZE = 16 << 20
 _MAX_VALUES = 1_000_000
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -201,6 +201,11 @@ class StoreError(Exception):
 
 class TokenStore:
     """Use from one thread at a time. `open` first; `close` releases the lock."""
+
+    must_be_sealed = False
+    """Whether what is not encrypted is not used: others may have written it."""
+    patience = 0.0
+    """Seconds for which another daemon may keep the logins while it renews one."""
 
     def __init__(self, state_dir: Path, key: LoginKey | None = None) -> None:
         """With `key`, the file is encrypted."""
@@ -247,6 +252,10 @@ class TokenStore:
             return StoredLogins()
         return found
 
+    def claim(self) -> None:
+        """Become the one that may renew tokens and write, if no other daemon is. Never raises."""
+        self.open()
+
     def check_key(self) -> str:
         """Return why the key of the file is unavailable now; empty if it is not, or if there is none."""
         try:
@@ -275,7 +284,7 @@ class TokenStore:
         A copy is kept of a file that is damaged. Raises StoreError with nothing written.
         """
         if not self.is_keeper:
-            self.open()
+            self.claim()
         if not self.is_keeper:
             raise StoreError(
                 self.problem or f"{self.other_daemon} keeps the logins; this daemon only reads them"
@@ -296,7 +305,7 @@ class TokenStore:
             if self._key is not None:
                 sealed = {"version": SEALED_VERSION, "sealed": seal(data, self._key.read(create=True))}
                 data = msgspec.json.encode(sealed)
-            write_atomically(self.path, data, 0o600)
+            self._save(data)
         except (OSError, KeyUnavailable, CannotUnseal) as error:
             what = "write" if isinstance(error, OSError) else "encrypt"
             message = f"cannot {what} {self.path}: {_reason(error)}; logins are kept in memory"
@@ -313,24 +322,36 @@ class TokenStore:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self) -> StoredLogins:
+    def _load(self) -> bytes | None:
+        """Return what is stored; None if nothing is. Raises StoreError."""
         try:
             with open_regular_file(self.path) as (file, found):
                 self._check_access(found)
-                data = read_up_to(file, _MAX_SIZE, self.path)
+                return read_up_to(file, MAX_SIZE, self.path)
         except (FileNotFoundError, NotADirectoryError):
-            return StoredLogins()
+            return None
         except OSError as error:
             fix = "move it away" if isinstance(error, UnusableFile) else "check its permissions"
             raise StoreError(f"cannot read {self.path}: {_reason(error)}; {fix}") from None
+
+    def _save(self, data: bytes) -> None:
+        """Replace what is stored. Raises OSError."""
+        write_atomically(self.path, data, 0o600)
+
+    def _read(self) -> StoredLogins:
+        data = self._load()
+        if data is None:
+            return StoredLogins()
         try:
-            json_text.check_size(data, _MAX_VALUES, _MAX_SIZE)
+            json_text.check_size(data, _MAX_VALUES, MAX_SIZE)
             document = msgspec.json.decode(data)
             if not isinstance(document, dict) or not isinstance(document.get("version"), int):
                 raise ValueError("it has no version")
         except (ValueError, msgspec.MsgspecError, RecursionError, json_text.JsonTooLarge):
             raise self._damaged() from None
         self._is_plain = document["version"] != SEALED_VERSION
+        if self._is_plain and self.must_be_sealed:
+            raise self._damaged()
         if document["version"] == SEALED_VERSION:
             document = self._unsealed(document)
         if document["version"] != VERSION:
@@ -383,7 +404,7 @@ class TokenStore:
         """Keep a damaged file that is going to be replaced. Raises StoreError."""
         kept = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
         try:
-            write_atomically(kept, read_regular_file(self.path, _MAX_SIZE), 0o600)
+            write_atomically(kept, read_regular_file(self.path, MAX_SIZE), 0o600)
         except OSError as error:
             raise StoreError(f"cannot copy the damaged {self.path}: {_reason(error)}") from None
         log.warning("the damaged file of logins is kept as %s", kept)
@@ -429,6 +450,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+_CLAIM_INTERVAL = 0.2
+
+
 class LoginFile:
     """`TokenStore` for tasks, one operation at a time. None can be cancelled once started."""
 
@@ -444,10 +468,16 @@ class LoginFile:
         return await self._run(self.store.check_key)
 
     async def keeps_logins(self) -> bool:
-        """Return whether this daemon may renew tokens: no other one does."""
-        if not self.store.is_keeper:
-            await self.read()
-        return self.store.is_keeper or not self.store.other_daemon
+        """Return whether this daemon may renew tokens: no other one does. Waits for `patience`."""
+        until = trio.current_time() + self.store.patience
+        while True:
+            if not self.store.is_keeper:
+                await self._run(self.store.claim)
+            if self.store.is_keeper or not self.store.other_daemon:
+                return True
+            if trio.current_time() >= until:
+                return False
+            await trio.sleep(_CLAIM_INTERVAL)
 
     async def change(self, edit: Callable[[StoredLogins], StoredLogins]) -> None:
         await self._run(self.store.change, edit)

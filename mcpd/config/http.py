@@ -111,6 +111,7 @@ class ClusterSettings(Record):
 
     key: str = field("A secret of at least 32 characters that all replicas share.", "")
     address: str = field("The URL at which the other replicas reach this one.", "")
+    redis: str = field("The URL of the Redis server that keeps the logins of all replicas.", "")
 
     def __repr__(self) -> str:
         return f"ClusterSettings(address={self.address!r})"
@@ -123,8 +124,11 @@ def _cluster(value: object) -> ClusterSettings:
         raise Invalid(f"needs a `key` of at least {_MIN_KEY} characters", fix)
     if not re.fullmatch(r"http://[^\s/@?#]+", found.address):
         raise Invalid("needs the `address` of this replica", "write http://HOST:PORT, without a path")
-    if find_spec("cryptography") is None:
-        raise Invalid("needs the package `cryptography`", "install mcpd with the extra `keys`")
+    if found.redis and not re.match(r"(rediss?|unix)://.", found.redis):
+        raise Invalid("has an invalid URL in `redis`", "write redis://HOST:6379/0")
+    for package, extra in (("cryptography", "keys"), ("redis", "redis" if found.redis else "")):
+        if extra and find_spec(package) is None:
+            raise Invalid(f"needs the package `{package}`", f"install mcpd with the extra `{extra}`")
     return found
 
 
