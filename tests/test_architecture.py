@@ -55,7 +55,7 @@ LINES = {
     "mcpd/api": 6_350,
     "mcpd/auth": 5_406,
     "mcpd/calls": 6_943,
-    "mcpd/client": 1_344,
+    "mcpd/client": 1_420,
     "mcpd/config": 4_944,
     "mcpd/files": 620,
     "mcpd/gateway": 3_404,
@@ -68,9 +68,9 @@ LINES = {
     "mcpd/supervision": 4_259,
     "mcpd/transports": 5_127,
     "mcpd/wire": 1_322,
-    "ctl": 5_190,
-    "ctl/bridge": 1_765,
-    "ctl/commands": 4_669,
+    "ctl": 5_454,
+    "ctl/bridge": 1_876,
+    "ctl/commands": 4_759,
     "ctl/editors": 4_345,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says

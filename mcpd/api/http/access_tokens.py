@@ -15,7 +15,7 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import Key, KeySet, import_key
 
-from mcpd.auth.discovery import FetchError, GuardedFetch
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.config.http import JwtSettings
 from mcpd.model.text import shorten
 from mcpd.privacy.logs import FROM_OUTSIDE
