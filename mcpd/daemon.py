@@ -42,6 +42,7 @@ from mcpd.operations import Operations
 from mcpd.privacy.redact import Redactor
 from mcpd.process import containers, instance_lock, labels, processes, systemd
 from mcpd.process.guardian import Guardian
+from mcpd.process.port_store import PortStore
 from mcpd.state.active_config import ActiveConfig, watch_config
 from mcpd.state.history import EventHistory, acting_for, current_actor
 from mcpd.state.state_file import StateFile
@@ -95,12 +96,14 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
     """
     with ExitStack() as stack:
         inherited_fds = systemd.listen_fds()
+        store = PortStore(options.socket, inherited_fds)
         runtime = paths.socket_directory(options.socket)
         stack.enter_context(instance_lock.hold_instance_lock(options.socket))
         unix, ports, http_problem = listeners.open_listeners(
             options.socket,
             inherited_fds.values(),
             stack,
+            store,
             http=None if options.http is None else options.http.listen,
             is_required=options.is_http_option,
         )
@@ -119,7 +122,7 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         stack.callback(labels.kill_marked, instance)
         processes.become_subreaper()
         processes.disable_core_dumps()
-        daemon = _Daemon(options, redactor, instance, unix, ports, runtime, ends, http_problem)
+        daemon = _Daemon(options, redactor, instance, unix, ports, store, runtime, ends, http_problem)
         await daemon.run()
     log.info("stopped")
 
@@ -141,6 +144,7 @@ class _Daemon:
         instance: str,
         listener: sockets.socket,
         ports: list[sockets.socket],
+        store: PortStore,
         runtime: str,
         earlier_ends: Sequence[str] = (),
         http_problem: str = "",
@@ -156,6 +160,7 @@ class _Daemon:
         environ, loaded = options.environ, options.loaded
         self._options = options
         self._listener, self._ports, self._runtime = listener, ports, runtime
+        self._store = store
         self._stop_requested, self._stop_reason = trio.Event(), ""
         self._draining = trio.CancelScope()
         self._force_stop = trio.Event()
@@ -284,6 +289,7 @@ class _Daemon:
             return f"http: {error.strerror}, then run `mcpctl config reload`"
         except (UnusablePath, Unsupported) as error:
             return f"http: {error}"
+        self._store.keep(listener)
         return ""
 
     def _publish(self, event: Event) -> None:
@@ -353,6 +359,7 @@ class _Daemon:
         if self._http.begin_stopping():  # balancers notice it, and send nothing more
             with trio.move_on_after(_NETWORK_NOTICE):
                 await self._force_stop.wait()
+        self._store.leave()
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         http = await listeners.speaks_http(connection, slot)

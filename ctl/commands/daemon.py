@@ -24,6 +24,7 @@ from ctl.explain.next_steps import config_step
 from mcpd import __version__
 from mcpd.config.loader import default_path, load
 from mcpd.model.errors import BadSpec
+from mcpd.process.port_store import receiving_ports
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon status")
@@ -66,8 +67,8 @@ def stop(cli: CliContext) -> int:
 def restart(cli: CliContext) -> int:
     """Stop the daemon if it is running, then start it.
 
-    Validates the configuration first. If it has errors that the running daemon did not start with, exits with
-    2 and leaves the running daemon alone.
+    HTTP clients keep their sessions, and wait while no daemon runs. Validates the configuration first. If it
+    has errors that the running daemon did not start with, exits with 2 and leaves the running daemon alone.
     """
     by_service = systemd.manages_socket(cli.socket)
     environ = systemd.service_environment() if by_service else dict(os.environ)
@@ -76,8 +77,9 @@ def restart(cli: CliContext) -> int:
         if by_service and _service_state() == "active":
             process.restart_service()
         else:
-            _stop(cli)
-            _start(cli, config)
+            with receiving_ports(cli.socket) as ports:
+                _stop(cli)
+                _start(cli, config, ports)
     return report_daemon_status(cli)
 
 
@@ -293,9 +295,9 @@ def _service_state() -> str | None:
     return systemd.service_properties().get("ActiveState")
 
 
-def _start(cli: CliContext, config: str = "") -> None:
+def _start(cli: CliContext, config: str = "", ports: int | None = None) -> None:
     if not systemd.manages_socket(cli.socket):
-        process.start_in_background(cli.socket, config)
+        process.start_in_background(cli.socket, config, ports)
     else:
         if _service_state() != "active":
             _stop_background(cli)

@@ -92,16 +92,16 @@ def _extend_path() -> None:
     os.environ["PATH"] = os.pathsep.join(own + more)
 
 
-def start_in_background(socket: str, config: str = "") -> int:
+def start_in_background(socket: str, config: str = "", ports: int | None = None) -> int:
     """Start the daemon in a new session and return its pid once it responds.
 
-    `config` is the configuration file to use; empty for the usual one. Returns the pid of a daemon that is
-    already running, if there is one. Raises DaemonUnreachable like `ensure_daemon`. Call this only inside
-    `start_lock`.
+    `config` is the configuration file to use; empty for the usual one. `ports`: see `receiving_ports`.
+    Returns the pid of a daemon that is already running, if there is one. Raises DaemonUnreachable like
+    `ensure_daemon`. Call this only inside `start_lock`.
     """
     if not _is_listening(socket):
         _wait_stopped(socket)
-        return _spawn(socket, config)
+        return _spawn(socket, config, ports)
     if (pid := daemon_pid(socket)) is not None:
         return pid
     raise DaemonUnreachable(
@@ -182,7 +182,7 @@ def daemon_command() -> list[str]:
     return [os.path.abspath(found)] if found else [sys.executable, "-m", "mcpd"]
 
 
-def _spawn(socket: str, config: str = "") -> int:
+def _spawn(socket: str, config: str = "", ports: int | None = None) -> int:
     command, log = daemon_command(), log_path()
     environ = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
     if config:
@@ -192,7 +192,7 @@ def _spawn(socket: str, config: str = "") -> int:
             before = os.fstat(output).st_size
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if ports is None else ports,
                 stdout=output,
                 stderr=output,
                 env={**environ, "MCPD_SOCKET": socket},

@@ -17,6 +17,7 @@ from mcpd.config.http import Address
 from mcpd.model.errors import Overloaded
 from mcpd.privacy.logs import FROM_OUTSIDE
 from mcpd.process.instance_lock import peer_credentials, remove_stale_socket
+from mcpd.process.port_store import PortStore
 from mcpd.wire import message as wire
 
 MAX_ESTABLISHED = 256
@@ -184,13 +185,14 @@ def open_listeners(
     socket: str,
     inherited: Iterable[int],
     stack: ExitStack,
+    store: PortStore,
     *,
     http: Address | None,
     is_required: bool,
 ) -> tuple[sockets.socket, list[sockets.socket], str]:
     """Return the Unix socket, the HTTP ports, and a warning or nothing. `stack` closes them.
 
-    `inherited` are the descriptors of sockets that systemd passes, which are used instead of new ones.
+    `inherited` are the descriptors of sockets of the systemd socket unit, which are used instead of new ones.
 
     The caller holds the instance lock. Raises AlreadyRunning or OSError, also if the port `http` cannot be
     opened and `is_required`. Otherwise the daemon runs without HTTP then, and the warning says why: clients
@@ -201,14 +203,18 @@ def open_listeners(
     if unix is None:
         unix = stack.enter_context(bind_unix(socket))
     ports = [each for each in adopted if each.family != sockets.AF_UNIX]
+    store.is_kept = bool(ports)
     warning = ""
+    own = None
     if http is not None and not ports:
         try:
-            ports.append(stack.enter_context(bind_tcp(http)))
+            own = stack.enter_context(store.take(http.host, http.port) or bind_tcp(http))
+            ports.append(own)
         except OSError as error:
             if is_required:
                 raise
             warning = f"{error.strerror}, then run `mcpctl config reload`"
+    store.keep(own)
     return unix, ports, warning
 
 

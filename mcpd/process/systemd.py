@@ -5,22 +5,24 @@ The protocol is one datagram of variables and a few environment variables, so no
 
 from __future__ import annotations
 
+import array
 import atexit
 import os
 import socket
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cache
 
 _FIRST_FD = 3
 """SD_LISTEN_FDS_START: the first passed descriptor."""
 
 
-def notify(**state: str | int) -> bool:
+def notify(descriptors: Sequence[int] = (), **state: str | int) -> bool:
     """Send state to the service manager: `notify(READY=1)`.
 
-    RELOADING=1 is sent with MONOTONIC_USEC, as systemd requires. Line breaks in values become spaces. Never
-    blocks and never raises; returns False if there is no service manager, or it is too busy.
+    RELOADING=1 is sent with MONOTONIC_USEC, as systemd requires. FDSTORE=1 is sent with descriptors, which
+    `listen_fds` of the next process returns. Line breaks in values become spaces. Never blocks and never
+    raises; returns False if there is no service manager, or it is too busy.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
@@ -29,9 +31,14 @@ def notify(**state: str | int) -> bool:
         state = {**state, "MONOTONIC_USEC": time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}
     text = "\n".join(f"{name}={_to_one_line(value)}" for name, value in state.items())
     # A leading @ denotes the NUL byte of Linux's abstract namespace.
-    target = "\0" + address[1:] if address[0] == "@" else address
+    return send("\0" + address[1:] if address[0] == "@" else address, text, descriptors)
+
+
+def send(target: str, text: str, descriptors: Sequence[int] = ()) -> bool:
+    """Send a datagram that passes descriptors. Never blocks and never raises; returns whether it was sent."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     try:
-        _notify_socket().sendto(text.encode("utf-8", "replace"), socket.MSG_DONTWAIT, target)
+        _notify_socket().sendmsg([text.encode("utf-8", "replace")], rights, socket.MSG_DONTWAIT, target)
     except OSError:  # no receiver, too busy, or out of descriptors
         return False
     return True

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,34 @@ def stopping_leaves_no_process() -> None:
 
 
 @scene
+def the_http_port_stays_open_without_a_daemon() -> None:
+    """systemd stores it: clients wait during a restart and after a crash. A new address replaces it."""
+    first, second = free_port(), free_port()
+    configure_http(first)
+    install()
+    assert healthy(first)
+    before = main_pid()
+    os.kill(before, signal.SIGKILL)
+    until(lambda: not alive([before]))
+    assert healthy(first)
+    assert main_pid() != before
+    assert mcpctl("daemon", "restart").returncode == 0
+    assert healthy(first)
+    assert show("NFileDescriptorStore") == {"NFileDescriptorStore": "1"}
+    configure_http(second)
+    systemctl("restart", "mcpd.service")
+    assert healthy(second)
+    assert show("NFileDescriptorStore") == {"NFileDescriptorStore": "1"}
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", first)) != 0
+    configure(POLITE)
+    systemctl("restart", "mcpd.service")
+    assert show("NFileDescriptorStore") == {"NFileDescriptorStore": "0"}
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", second)) != 0
+
+
+@scene
 def a_broken_configuration_is_not_retried() -> None:
     """With exit status 2, the service fails once with a message and does not restart."""
     configure_text("{ this is not JSON")
@@ -329,6 +358,22 @@ def uninstalled_nothing_of_it_is_left() -> None:
 
 def configure(servers: object) -> None:
     configure_text(json.dumps({"mcpServers": servers}))
+
+
+def configure_http(port: int) -> None:
+    configure_text(json.dumps({"mcpServers": POLITE, "settings": {"http": f"127.0.0.1:{port}"}}))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def healthy(port: int) -> bool:
+    """Send a request, which waits for the daemon if there is none. Raises OSError if the port is closed."""
+    url = f"http://127.0.0.1:{port}/health"
+    with urllib.request.urlopen(url, timeout=90) as answer:
+        return bool(answer.status == 200)
 
 
 def configure_text(text: str) -> None:
