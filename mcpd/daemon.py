@@ -68,6 +68,8 @@ _NETWORK_NOTICE = 5.0
 """Seconds for which `/readyz` fails before a daemon with a port for other machines refuses calls."""
 NETWORK_DRAIN_TIMEOUT = 10.0
 """DRAIN_TIMEOUT of such a daemon."""
+_REDIRECT_TIME = 0.25
+"""Seconds in which HTTP clients are sent to the next daemon: closing a connection may lose a request."""
 _KILL_INTERVAL = 0.05
 
 
@@ -160,7 +162,7 @@ class _Daemon:
         environ, loaded = options.environ, options.loaded
         self._options = options
         self._listener, self._ports, self._runtime = listener, ports, runtime
-        self._store = store
+        self._store, self._is_handed_over = store, False
         self._stop_requested, self._stop_reason = trio.Event(), ""
         self._draining = trio.CancelScope()
         self._force_stop = trio.Event()
@@ -276,7 +278,7 @@ class _Daemon:
     def _create_http_api(self) -> HttpApi:
         from mcpd.api.http.routes import HttpApi
 
-        return HttpApi(self._gateway, self._cluster)
+        return HttpApi(self._gateway, self._state, self._cluster)
 
     def _open_http(self, http: HttpSettings) -> str:
         """Open the port in the settings while the daemon runs. Returns why that failed, or nothing."""
@@ -359,7 +361,9 @@ class _Daemon:
         if self._http.begin_stopping():  # balancers notice it, and send nothing more
             with trio.move_on_after(_NETWORK_NOTICE):
                 await self._force_stop.wait()
-        self._store.leave()
+        self._is_handed_over = self._store.leave()
+        if self._is_handed_over:
+            self._http.api.hand_over()
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         http = await listeners.speaks_http(connection, slot)
@@ -386,7 +390,8 @@ class _Daemon:
                 await trio.sleep(0.02)
         self._operations.close_all()
         self._http.close("mcpd is stopping")
-        await trio.sleep(0.05)  # gives the outboxes time to send the answers
+        # Gives the outboxes time to send the answers.
+        await trio.sleep(_REDIRECT_TIME if self._is_handed_over else 0.05)
         connections = list(self._connections)
         with trio.move_on_after(_LAST_READS_TIMEOUT):  # what clients have sent until now is refused
             for client in connections:

@@ -51,14 +51,14 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_053,
-    "mcpd/api": 5_631,
-    "mcpd/auth": 5_247,
-    "mcpd/calls": 6_914,
+    "mcpd": 1_133,
+    "mcpd/api": 6_752,
+    "mcpd/auth": 5_406,
+    "mcpd/calls": 6_943,
     "mcpd/client": 1_420,
     "mcpd/config": 4_944,
     "mcpd/files": 620,
-    "mcpd/gateway": 3_404,
+    "mcpd/gateway": 3_417,
     "mcpd/io": 820,
     "mcpd/model": 4_120,
     "mcpd/privacy": 546,
@@ -68,9 +68,9 @@ LINES = {
     "mcpd/supervision": 4_259,
     "mcpd/transports": 5_127,
     "mcpd/wire": 1_322,
-    "ctl": 5_188,
-    "ctl/bridge": 1_765,
-    "ctl/commands": 4_671,
+    "ctl": 5_454,
+    "ctl/bridge": 1_876,
+    "ctl/commands": 4_761,
     "ctl/editors": 4_345,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says

@@ -75,6 +75,7 @@ def _set_level(session: ClientSession, request: ClientRequest) -> None:
         return
     session.context = msgspec.structs.replace(session.context, log_level=level)
     session.gateway.on_log_level_changed(session)
+    session.on_settled("")
     session.respond(request, b"{}")
 
 
@@ -113,6 +114,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
         if outcome:
             subscriptions.drop(session, b"", uri)
             raise Unsupported(f"{name}: {outcome}", server=name)
+        session.on_settled(uri)
         session.respond(request, b"{}")
 
     session.spawn_request(request, when_agreed)
@@ -121,6 +123,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
 def _unsubscribe(session: ClientSession, request: ClientRequest) -> None:
     uri = wire.string(wire.members(request.params or b"{}"), "uri")
     session.gateway.subscriptions.drop(session, b"", uri)
+    session.on_settled(uri)
     session.respond(request, b"{}")
 
 

@@ -83,12 +83,13 @@ class WaitingRequests:
 
 
 class ClientRequests:
-    """Unanswered requests to one client. `send` sends it a frame outside of any request."""
+    """Unanswered requests to one client. `send` sends it a frame outside of any request. Their ids count up
+    from `first`."""
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
+    def __init__(self, send: Callable[[bytes], None], first: int = 1) -> None:
         self._send = send
         self._pending: dict[bytes, ResponseCallback] = {}
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(first)
         self._is_closed = False
 
     def __len__(self) -> int:

@@ -172,6 +172,8 @@ class ClientSession:
         self.is_closed = False
         self._facts = SessionFacts(client, view.scope.profile)
         self.visible = VisibleEntries(gateway.policies)
+        self.on_settled: Callable[[str], None] = _ignore
+        """Called when the client has set its log level, or subscribed to or unsubscribed from this URI."""
         self.has_connection: Callable[[], bool] = lambda: True
         """Whether a question can reach the client now, as far as its transport knows."""
 
@@ -542,6 +544,9 @@ class ClientSession:
             self.gateway.calls.questions.suspended.on_caller_left(self)
         self.listen_streams.clear()
         self.gateway.on_session_closed(self)
+
+
+def _ignore(uri: str) -> None: ...
 
 
 def _knows_method(server: ManagedServer, request: ClientRequest) -> bool:

@@ -48,6 +48,10 @@ class ClientSubscriptions:
     def count(self, session: Subscriber) -> int:
         return len(self._by_session.get(session, ()))
 
+    def uris(self, session: Subscriber) -> list[str]:
+        """Return what a legacy client is subscribed to."""
+        return [uri for stream, uri in self._by_session.get(session, ()) if not stream]
+
     def add(self, session: Subscriber, stream: bytes, uri: str, server: ManagedServer, own: str) -> bool:
         """Add a subscription. Returns whether it already existed."""
         known = (stream, uri) in self._by_session.get(session, ())

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.api.mcp.legacy import MAX_SESSIONS
+from mcpd.api.mcp.kept_sessions import MAX_SESSIONS
 from mcpd.config.secret_store import change_secrets
 from mcpd.files.paths import state_dir
 from mcpd.state.history import MAX_ENTRIES

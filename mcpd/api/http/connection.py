@@ -92,7 +92,10 @@ class HttpServerConnection:
         name: str,
         slot: Slot,
         bodies: BodyBudget,
+        connections: set[HttpServerConnection],
     ) -> None:
+        """`connections`: all of the daemon; this one is in it while it runs."""
+        self._connections = connections
         self._socket = connection
         self._fd = connection.fileno()
         self._name = name
@@ -123,6 +126,7 @@ class HttpServerConnection:
 
     async def run(self) -> None:
         reason = "the client left"
+        self._connections.add(self)
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
@@ -140,6 +144,7 @@ class HttpServerConnection:
         except* Exception:
             log.exception("%s: an error in mcpd itself; closing its connection", self._name)
         finally:
+            self._connections.discard(self)
             self._outbox.close()  # the descriptor's number may soon be another client's
             self._release_body()
             # These refer back to the connection; without the cycle it is freed immediately.
@@ -158,6 +163,10 @@ class HttpServerConnection:
             self._reject(BadRequest(503, reason))
         self._hang_up(reason)
         self._nursery.cancel_scope.cancel(reason=reason)
+
+    def route_again(self) -> None:
+        """Ask the handler again what serves the next request, also if its head is that of the last one."""
+        self._routed = None
 
     async def _read(self) -> None:
         try:

@@ -78,6 +78,12 @@ class HttpExchange(msgspec.Struct, eq=False):
         start = _status_line(status) + _common_headers()
         return start + typed + length + headers + self._connection_header() + b"\r\n"
 
+    def redirect(self) -> None:
+        """Ask the client to send the same request again, on a new connection."""
+        self._channel.is_last = True
+        query = f"?{self.head.query}" if self.head.query else ""
+        self.respond(307, headers=f"Location: {self.head.path}{query}\r\n".encode("latin-1"))
+
     def stream(self, content_type: bytes, headers: bytes = b"") -> None:
         """Start a response of unknown length, with status 200. No-op if it was started already."""
         if self.is_finished or self.is_streaming:

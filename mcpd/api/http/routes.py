@@ -37,6 +37,7 @@ from mcpd.api.mcp.frames import (
     respond_error,
     sse_event,
 )
+from mcpd.api.mcp.kept_sessions import SessionFile
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
@@ -65,6 +66,7 @@ RPC = "/rpc"
 TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "http.json"
 """In the runtime directory; tells other programs where the port is."""
+SESSIONS_FILE = "http-sessions.jsonl"
 _ENDPOINT = re.compile(r"/(mcp|sse)(?:/([^/]+))?/?")
 """The transport, and the profile if any. Many programs add a slash at the end."""
 _SERVER = re.compile(r"/servers/([^/]+)/(mcp|sse)/?")
@@ -101,6 +103,7 @@ class HttpPort:
     listener: sockets.socket
     routes: HttpRoutes
     bodies: BodyBudget
+    connections: set[HttpServerConnection]
     tls: TlsServer | None = None
     background: Callable[[], Awaitable[None]] | None = None
     """Must run while the port is open."""
@@ -114,17 +117,21 @@ class HttpPort:
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         handler = partial(RouteHandler, self.routes)
-        await HttpServerConnection(connection, handler, "HTTP client", slot, self.bodies).run()
+        await HttpServerConnection(
+            connection, handler, "HTTP client", slot, self.bodies, self.connections
+        ).run()
 
 
 class HttpApi:
     """The daemon's HTTP API."""
 
-    def __init__(self, gateway: Gateway, cluster: Cluster | None = None) -> None:
+    def __init__(self, gateway: Gateway, state_dir: Path, cluster: Cluster | None = None) -> None:
         self.cluster = cluster
         self.listener: HttpListener | None = None
         """The published port, while it is open."""
-        self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway), SseSessions(gateway))
+        sessions = LegacyHttpSessions(gateway, SessionFile(state_dir / SESSIONS_FILE))
+        self._endpoint = McpEndpoint(gateway, sessions, SseSessions(gateway))
+        self._connections: set[HttpServerConnection] = set()
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()
         self._socket_routes = HttpRoutes(self, self._endpoint, UnixGuard(), "user", serves_rpc=True)
@@ -136,7 +143,7 @@ class HttpApi:
         """Serve HTTP on a connection of the Unix socket until it ends."""
         handler = partial(RouteHandler, self._socket_routes, pid=slot.pid)
         name = f"client {slot.pid}"
-        await HttpServerConnection(connection, handler, name, slot, self._bodies).run()
+        await HttpServerConnection(connection, handler, name, slot, self._bodies, self._connections).run()
 
     @property
     def dashboard(self) -> Dashboard | None:
@@ -155,8 +162,17 @@ class HttpApi:
             return "mcpd is stopping"
         return next((guard.problem for guard in self._network_guards if guard.problem), "")
 
+    def hand_over(self) -> None:
+        """The port goes to the next daemon: send the requests of connected clients there from now on.
+
+        Just closing a connection could lose a request that its client is sending.
+        """
+        self._endpoint.is_handed_over = True
+        for connection in self._connections:
+            connection.route_again()
+
     def close(self, reason: str) -> None:
-        """End every session and every open stream."""
+        """End every open stream, and suspend every session."""
         self._endpoint.close(reason)
         for dashboard in self._dashboards:
             dashboard.close(reason)
@@ -226,7 +242,7 @@ class HttpApi:
         self._dashboards.append(dashboard)
         guard = TcpGuard(port, token, {**_OPEN, **PATHS})
         routes = HttpRoutes(self, self._endpoint, guard, principal, dashboard)
-        return HttpPort(listener, routes, self._bodies), dashboard
+        return HttpPort(listener, routes, self._bodies, self._connections), dashboard
 
     def _make_network_port(self, listener: sockets.socket, token: str, settings: HttpSettings) -> HttpPort:
         """Return a port that other machines can reach. It has no dashboard: that can start programs."""
@@ -242,7 +258,8 @@ class HttpApi:
         self._network_guards.append(guard)
         routes = HttpRoutes(self, self._endpoint, guard, "token", profiles=settings.profiles, network=guard)
         tls = TlsServer(settings.tls) if isinstance(settings.tls, TlsFiles) else None
-        return HttpPort(listener, routes, self._bodies, tls, tokens.run if tokens else None)
+        background = tokens.run if tokens else None
+        return HttpPort(listener, routes, self._bodies, self._connections, tls, background)
 
 
 class RouteHandler:
@@ -253,6 +270,7 @@ class RouteHandler:
         self._operations = gateway.core
         self._routes = routes
         self._spawn = spawn
+        self._endpoint = routes.endpoint
         self._client = self._operations.clients.add(pid or None, "" if pid else "an HTTP client")
         principal = Principal(
             routes.principal, ClientIdentity(via="http", pid=pid, peer_pid=pid), self._client
@@ -270,6 +288,8 @@ class RouteHandler:
         if scope is not None:
             serve = self._mcp.route(scope, head) if self._routes.network is None else self._route(scope, head)
             cluster = self._routes.api.cluster
+            if self._endpoint.is_handed_over and self._rpc is None:  # the Unix socket is not handed over
+                return partial(self._serve_last, serve)
             return serve if cluster is None else cluster.serve(head, serve, self._spawn)
         if path in (HEALTH, LIVE, READY, METRICS):
             return self._serve_monitoring
@@ -327,6 +347,17 @@ class RouteHandler:
             )
             self._people[person.name] = handler
         return handler
+
+    def _serve_last(self, serve: ServeRequest, body: bytes, exchange: HttpExchange) -> None:
+        """Redirect the client, unless this may belong to a call that is still in progress here."""
+        is_answer = False
+        if exchange.head.method == "POST" and not self._endpoint.sessions.is_stopping:
+            with suppress(BadFrame):
+                is_answer = not is_request(wire.parse(body))
+        if is_answer:
+            serve(body, exchange)
+        else:
+            exchange.redirect()
 
     def _serve_monitoring(self, _: bytes, exchange: HttpExchange) -> None:
         path = exchange.head.path

@@ -55,6 +55,8 @@ class McpEndpoint:
     gateway: Gateway
     sessions: legacy.LegacyHttpSessions
     sse_sessions: SseSessions
+    is_handed_over: bool = False
+    """The port belongs to the next daemon already."""
 
     def view(self, scope: EndpointScope) -> View:
         """Return the virtual server of a path. Raises UnknownServer or UnknownProfile."""
@@ -70,7 +72,7 @@ class McpEndpoint:
     ) -> LegacyHttpSession | None:
         """Return the legacy session that a request names, if the client may use it here."""
         key = (head.get(legacy.SESSION_HEADER) or "").strip()
-        return self.sessions.find(key, view, scope, principal.name)
+        return self.sessions.find(key, view, scope, principal)
 
 
 class McpHandler:

@@ -137,3 +137,14 @@ def is_request(message: Message) -> bool:
 
 def count_requests(messages: Sequence[Message]) -> int:
     return sum(map(is_request, messages))
+
+
+class NullReply:
+    """The reply to notifications and responses, and to what mcpd repeats for a client: none."""
+
+    def send(self, frame: bytes) -> None: ...
+    def finish(self, frame: bytes, code: int = 0) -> None: ...
+    def drop(self) -> None: ...
+
+
+NULL_REPLY = NullReply()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections import deque
 
 from mcpd.api.http.exchange import HttpExchange
@@ -14,16 +15,21 @@ size."""
 MAX_KEPT_EVENTS = 1000
 MAX_KEPT_BY_ALL = 64 * 1024 * 1024
 """Bytes of events that all sessions keep together. Beyond it, a session gives up its own."""
-_EVENT_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,15})")
+_DAEMON = secrets.token_hex(4).encode()
+"""Starts the event ids of this process, so that they differ from those of the one before."""
+_EVENT_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,9})-([0-9]{1,15})(?:-(.+))?", re.ASCII)
+_REQUEST_KEY = re.compile(rb'-?[0-9]{1,15}|"[\w.:-]{1,64}"', re.ASCII)
+"""The ids of requests that event ids contain. Others are rare."""
 _RETRY = b"retry: 1000\n"
 
 
 class ResumableStream:
     """An ordered stream of events with ids, for a connected client or one that may resume it."""
 
-    def __init__(self, streams: SessionStreams, number: int, *, standalone: bool) -> None:
+    def __init__(self, streams: SessionStreams, number: int, request: bytes, *, standalone: bool) -> None:
         self._streams = streams
         self.number = number
+        self._suffix = b"-" + request if _REQUEST_KEY.fullmatch(request) else b""
         self.standalone = standalone
         """Opened by the client (GET) for messages that belong to no request."""
         self.kept: deque[tuple[int, bytes]] = deque()
@@ -50,18 +56,21 @@ class ResumableStream:
                     exchange.write(kept)
         elif self._streams.primes:
             # An event id to resume from if the connection breaks before the first event.
-            exchange.write(b"id: %d-0\n%bdata: \n\n" % (self.number, _RETRY))
+            exchange.write(b"id: %b\n%bdata: \n\n" % (self._event_id(0), _RETRY))
         if self.ended:
             self._exchange = None
             exchange.end()
 
     def send(self, frame: bytes) -> None:
         self._last += 1
-        data = b"id: %d-%d\n%b" % (self.number, self._last, sse_event(frame))
+        data = b"id: %b\n%b" % (self._event_id(self._last), sse_event(frame))
         self.kept.append((self._last, data))
         self._streams.event_kept(self, len(data))
         if self._exchange is not None:
             self._exchange.write(data)
+
+    def _event_id(self, number: int) -> bytes:
+        return b"%b-%d-%d%b" % (_DAEMON, self.number, number, self._suffix)
 
     def end(self) -> None:
         """End the stream."""
@@ -72,6 +81,18 @@ class ResumableStream:
 
     def _on_hang_up(self, _: str) -> None:
         self._exchange = None
+
+
+def request_of_earlier_daemon(event_id: str) -> bytes | None:
+    """Return the id of the request, empty if none is known, that a stream of an earlier daemon answered.
+
+    Returns None for other event ids.
+    """
+    found = _EVENT_ID.fullmatch(event_id)
+    if found is None or found[1].encode() == _DAEMON:
+        return None
+    key = (found[4] or "").encode()
+    return key if _REQUEST_KEY.fullmatch(key) else b""
 
 
 class KeptBytes:
@@ -99,9 +120,10 @@ class SessionStreams:
     def attached_count(self) -> int:
         return sum(stream.is_attached for stream in self._streams.values())
 
-    def new(self, *, standalone: bool = False) -> ResumableStream:
+    def new(self, request: bytes = b"", *, standalone: bool = False) -> ResumableStream:
+        """Open a stream; `request` is the id of the request that it answers."""
         self._stream_count += 1
-        stream = ResumableStream(self, self._stream_count, standalone=standalone)
+        stream = ResumableStream(self, self._stream_count, request, standalone=standalone)
         self._streams[stream.number] = stream
         self._discard_old()
         return stream
@@ -109,8 +131,10 @@ class SessionStreams:
     def find(self, event_id: str) -> tuple[ResumableStream, int] | None:
         """Return the stream and number of an event id, or None if it is unknown."""
         found = _EVENT_ID.fullmatch(event_id)
-        stream = None if found is None else self._streams.get(int(found[1]))
-        return None if found is None or stream is None else (stream, int(found[2]))
+        if found is None or found[1].encode() != _DAEMON:
+            return None
+        stream = self._streams.get(int(found[2]))
+        return None if stream is None else (stream, int(found[3]))
 
     def send_unrelated(self, frame: bytes) -> None:
         """Send a message that belongs to no request, on the newest GET stream or once there is one."""

@@ -119,6 +119,7 @@ async def connected(
             "a test",
             Slot(ConnectionLimit("unix"), 0),
             BodyBudget(),
+            set(),
         )
         await peer.connection.run()
         near.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -12,8 +13,9 @@ import trio
 from msgspec import Raw
 
 from mcpd.api.mcp import legacy
+from mcpd.api.mcp.kept_sessions import IDLE_TIMEOUT, MAX_SESSIONS, SessionFile
 from mcpd.api.mcp.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
-from mcpd.calls.client_context import ClientIdentity, Responder
+from mcpd.calls.client_context import ClientContext, ClientIdentity, Responder
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
 from mcpd.state.clients import ClientRegistry
@@ -34,6 +36,8 @@ class Conversation:
         self.used: object = None
         self.is_busy = False
         self.is_initialized = True
+        self.calls: dict[bytes, object] = {}
+        self.context = ClientContext("2025-11-25")
         self.closed = ""
         self.received: list[tuple[Message, Responder]] = []
 
@@ -57,6 +61,13 @@ class StandIn:
     released: list[object] = attrs.field(factory=list)
 
     @property
+    def subscriptions(self) -> StandIn:
+        return self
+
+    def uris(self, session: object) -> list[str]:
+        return []
+
+    @property
     def dedicated_servers(self) -> StandIn:
         return self
 
@@ -72,6 +83,16 @@ class StandIn:
 
     def spawn(self, work: Work) -> None:
         self.nursery.start_soon(work)
+
+
+class NoFile:
+    """The file in which sessions outlive the daemon: see test_session_file.py."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, object] = {}
+
+    def save_soon(self) -> None: ...
+    async def run(self, update: object) -> None: ...
 
 
 class Everything:
@@ -107,7 +128,7 @@ class World:
         return found, conversation
 
     def find(self, key: str, place: str = "all", principal: str = "token") -> LegacyHttpSession | None:
-        return self.sessions.find(key, VIEW, place, principal)
+        return self.sessions.find(key, VIEW, place, attrs.evolve(self.who, name=principal))
 
 
 @asynccontextmanager
@@ -115,7 +136,8 @@ async def world() -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         gateway = StandIn(nursery)
         who = Principal("token", ClientIdentity(via="http"), ClientRegistry().add(None))
-        yield World(gateway, LegacyHttpSessions(cast("Gateway", gateway)), who)
+        file = cast("SessionFile", NoFile())
+        yield World(gateway, LegacyHttpSessions(cast("Gateway", gateway), file), who)
         nursery.cancel_scope.cancel(reason="the test is over")
 
 
@@ -138,12 +160,12 @@ async def test_slow_response_becomes_a_resumable_stream() -> None:
         assert line.exchange.on_quiet is not None
         line.exchange.on_quiet()
         assert b"text/event-stream" in line.got
-        assert b"id: 1-0\n" in line.got
+        priming = next(each.id for each in line.events if each.id)
         line.exchange.on_quiet()
         assert line.got.count(b": still at work") == 1
         line.exchange.hang_up("gone")
         conversation.received[-1][1].finish(b'{"id":1}\n')
-        found = http.streams.find("1-0")
+        found = http.streams.find(priming)
         assert found is not None
         late = Line()
         found[0].attach(late.exchange, found[1])
@@ -185,11 +207,11 @@ async def test_idle_sessions_end(autojump_clock: trio.testing.MockClock) -> None
         assert not here.gateway.released
         await trio.sleep(130)
         assert here.gateway.released == [ended]
-        await trio.sleep(legacy.IDLE_TIMEOUT / 2)
+        await trio.sleep(IDLE_TIMEOUT / 2)
         assert here.find(idle.key) is idle
-        await trio.sleep(legacy.IDLE_TIMEOUT * 0.9)
+        await trio.sleep(IDLE_TIMEOUT * 0.9)
         assert here.find(idle.key) is idle
-        await trio.sleep(legacy.IDLE_TIMEOUT * 1.1)
+        await trio.sleep(IDLE_TIMEOUT * 1.1)
         assert here.find(idle.key) is None
         assert ended.closed == "idle for too long"
         assert here.find(listening.key) is listening
@@ -205,10 +227,10 @@ async def test_number_of_sessions_is_limited(
         conversation.is_busy = True
         mock_clock.jump(1)
         oldest, _ = here.begin()
-        for _ in range(legacy.MAX_SESSIONS):
+        for _ in range(MAX_SESSIONS):
             mock_clock.jump(1)
             here.begin()
-        assert len(here.sessions) == legacy.MAX_SESSIONS
+        assert len(here.sessions) == MAX_SESSIONS
         assert here.find(working.key) is working
         assert here.find(oldest.key) is None
     ends = [record for record in caplog.records if "HTTP sessions" in record.getMessage()]
@@ -271,7 +293,9 @@ async def test_closing_all_sessions_answers_waiting_requests() -> None:
         waiting, listening = post(http, PING), Line()
         legacy.listen(http, listening.exchange.head, listening.exchange)
         here.sessions.close("mcpd is stopping")
-        assert b" 404 " in waiting.got
-        assert b"mcpd is stopping" in waiting.got
+        assert b" 200 OK" in waiting.got, "libraries end their session after an error of HTTP"
+        answer = json.loads(waiting.got.rpartition(b"\r\n\r\n")[2])
+        assert (answer["id"], answer["error"]["message"]) == (1, "the session was closed: mcpd is stopping")
+        assert answer["error"]["data"]["may_have_run"] is False
         assert listening.over
         assert conversation.closed == "mcpd is stopping"

@@ -64,12 +64,15 @@ def test_resumed_finished_stream_is_replayed_and_ends() -> None:
 def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
     """The oldest events are dropped first, and an ended stream without events is forgotten."""
     streams = SessionStreams(send_priming_event=True, of_all=KeptBytes())
-    first, second, line = streams.new(), streams.new(), Line()
+    first, second, line, early = streams.new(), streams.new(), Line(), Line()
+    first.attach(early.exchange)
     first.send(b"1")
+    dropped = str(early.events[-1].id)
+    assert streams.find(dropped) is not None
     first.end()
     for _ in range(100):
         second.send(b'"%b"' % (b"x" * (MAX_KEPT_BYTES // 10)))
-    assert streams.find("1-0") is None
+    assert streams.find(dropped) is None
     second.attach(line.exchange, 0)
     assert 8 <= len(line.received) <= 10
     second.send(b'"%b"' % (b"x" * (2 * MAX_KEPT_BYTES)))
