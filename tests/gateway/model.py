@@ -27,6 +27,7 @@ from mcpd.gateway.session import ClientSession
 from mcpd.io.broadcast import Broadcast
 from mcpd.io.outbox import batch
 from mcpd.model.errors import McpdError, NotReady
+from mcpd.model.replica import ALONE
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
@@ -179,6 +180,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
         return next((server for server in servers if server.spec.name == name), None)
 
     return SimpleNamespace(
+        replica=ALONE,
         supervisor=FakeSupervisor(
             servers=lambda: list(servers),
             everything=lambda: list(servers),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import attrs
@@ -18,6 +19,7 @@ from mcpd.api.mcp.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.calls.client_context import ClientContext, ClientIdentity, Responder
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
+from mcpd.model.replica import ALONE
 from mcpd.state.clients import ClientRegistry
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
@@ -57,6 +59,7 @@ class StandIn:
     """The gateway, and all that was opened."""
 
     nursery: trio.Nursery
+    core: SimpleNamespace = attrs.field(factory=lambda: SimpleNamespace(replica=ALONE))
     opened: list[Conversation] = attrs.field(factory=list)
     released: list[object] = attrs.field(factory=list)
 
