@@ -49,6 +49,7 @@ from mcpd.model.errors import (
     ProtocolViolation,
 )
 from mcpd.model.events import CallOutcome
+from mcpd.model.replica import ALONE, Replica
 from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
@@ -70,13 +71,14 @@ class CallEngine:
         roots: Callable[[ManagedServer], Sequence[Raw]],
         own_server: Callable[[Caller, ManagedServer], ManagedServer] = lambda caller, server: server,
         stages: Sequence[StageFactory] = (),
+        replica: Replica = ALONE,
     ) -> None:
         self._operations = operations
         self._spawn = spawn
         self._own_server = own_server
         self.routes = RouteTable(operations, stages)
         self._arguments = ArgumentBudget()
-        self.questions = Questions(self, spawn, roots, operations.replica)
+        self.questions = Questions(self, spawn, roots, replica)
         self.asking = self.questions.open.asking
         self.ask_with_result = self.questions.suspended.ask
         self.withdraw = self.questions.suspended.withdraw

@@ -107,7 +107,7 @@ class Gateway:
         if call_log is not None:
             stages.append(CallLogStageFactory(call_log))
         self.dedicated_servers = DedicatedServers(core, self.spawn)
-        self.calls = CallEngine(core, self.spawn, self.roots, self._own_server, stages)
+        self.calls = CallEngine(core, self.spawn, self.roots, self._own_server, stages, core.replica)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._pass_through = PassThrough(self._users_of)
         self.list_changes = lists.ListChanges(self.sessions, self.calls.connections.companions.used_by)

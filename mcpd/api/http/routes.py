@@ -129,8 +129,9 @@ class HttpApi:
         self.cluster = cluster
         self.listener: HttpListener | None = None
         """The published port, while it is open."""
-        sessions = LegacyHttpSessions(gateway, SessionFile(state_dir / SESSIONS_FILE))
-        self._endpoint = McpEndpoint(gateway, sessions, SseSessions(gateway))
+        owner = gateway.core.replica.owner
+        sessions = LegacyHttpSessions(gateway, SessionFile(state_dir / SESSIONS_FILE), owner)
+        self._endpoint = McpEndpoint(gateway, sessions, SseSessions(gateway, owner))
         self._connections: set[HttpServerConnection] = set()
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()

@@ -203,9 +203,11 @@ class _InitializeReply(LegacyReply):
 class LegacyHttpSessions:
     """All legacy sessions, by session id."""
 
-    def __init__(self, gateway: Gateway, file: SessionFile) -> None:
+    def __init__(self, gateway: Gateway, file: SessionFile, owner: str = "") -> None:
+        """`owner`: see `Replica`."""
         self._gateway = gateway
         self._file = file
+        self._owner = owner
         self._sessions: dict[str, LegacyHttpSession] = {}
         self._unsaved: set[LegacyHttpSession] = set()
         """Those that have changed."""
@@ -219,7 +221,7 @@ class LegacyHttpSessions:
     def open(
         self, message: Message, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
     ) -> None:
-        http = self._new(self._gateway.core.replica.owner + secrets.token_urlsafe(24), view, scope, principal)
+        http = self._new(self._owner + secrets.token_urlsafe(24), view, scope, principal)
         http.session.receive(message, _InitializeReply(exchange, http, message, self))
 
     def _new(self, key: str, view: View, scope: Hashable, principal: Principal) -> LegacyHttpSession:

@@ -66,8 +66,10 @@ class SseSession:
 class SseSessions:
     """All sessions, by session id."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, owner: str = "") -> None:
+        """`owner`: see `Replica`."""
         self._gateway = gateway
+        self._owner = owner
         self._sessions: dict[str, SseSession] = {}
 
     def __len__(self) -> int:
@@ -90,7 +92,7 @@ class SseSessions:
         if len(self._sessions) >= MAX_SESSIONS:
             respond_error(exchange, 503, f"{MAX_SESSIONS} HTTP+SSE sessions are open; close one")
             return
-        key = self._gateway.core.replica.owner + secrets.token_urlsafe(24)
+        key = self._owner + secrets.token_urlsafe(24)
         made = self._sessions[key] = SseSession(exchange, scope, principal.name)
         made.session = self._gateway.open_session(view, principal.client, made.send, spawn)
         principal.connection.session = made.session
