@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import suppress
+from contextlib import closing, suppress
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
@@ -14,7 +14,7 @@ from tests.fuzz import messages
 from tests.fuzz.generate import DIE, Writer
 from tests.fuzz.target import Target, Wrong, answers, check_lines, first_answer
 from tests.fuzz.targets import lines
-from tests.fuzz.world import DENIED, World
+from tests.fuzz.world import DENIED, HOSTILE, World
 
 
 class Steps(Target):
@@ -64,7 +64,10 @@ class Logins(Steps):
 
 
 class Rules(Steps):
-    """Policies with mistakes, applied to the running daemon. What the first rule denies stays denied."""
+    """Policies with mistakes, applied to the running daemon. What the first rule denies stays denied.
+
+    The rules apply only while their case runs: they may let calls wait for a person.
+    """
 
     name = "policies"
     batch = 5
@@ -83,8 +86,10 @@ class Rules(Steps):
         always = b", ".join(json.dumps(each).encode() for each in (DENIED, allowed))
         text = json.dumps(whole).encode().replace(b'"RULES"', b"[%b, %b]" % (always, rules[1:-1] or b"{}"))
         file.write_bytes(text)
-        with Client(self.world.daemon.socket) as client:
+        with closing(self), Client(self.world.daemon.socket) as client:
             self.ask(client, "reload")
+            for server in HOSTILE:
+                client.send("mcpd/call", server=server, tool="echo", arguments={"case": number})
             for how in ({}, {"raw": True}, {"timeout": 1}):
                 try:
                     client.call(messages.CALM, "pid", **how)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.harness import Refused
 from tests.fuzz import messages, run, target
 from tests.fuzz.answers import http_response, stdio_output
 from tests.fuzz.generate import die
 from tests.fuzz.run import fuzz
+from tests.fuzz.steps import Rules
 from tests.fuzz.targets import lines
+from tests.fuzz.world import world
 
 
 @pytest.mark.slow
@@ -50,6 +54,16 @@ def test_bug_is_found(tmp_path: Path, bugs: dict[str, str], monkeypatch: pytest.
     report = fuzz(tmp_path, 1, 0, "socket", 0, 20, program=program, most_wrong=100, patience=1.0)
     missing = [words for words in bugs.values() if not any(words in wrong for wrong in report.wrong)]
     assert not missing, f"{missing}: {report}"
+
+
+@pytest.mark.slow
+def test_rules_of_a_case_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rules, "_rule", lambda self, dice: {"decision": "ask", "answer": "outside"})
+    with world(tmp_path, seed=1) as here:
+        Rules(here).send_all(range(10))
+        here.daemon.wait_connected("odd")
+        with suppress(Refused):  # any answer will do, because only a person would let it wait
+            here.control.call("odd", "echo")
 
 
 def test_case_is_determined_by_its_seed_and_number() -> None:
