@@ -276,6 +276,7 @@ class SocketConnection:
             self._session.close("the client attached to another server")
         session = self._gateway.open_session(view, client, self._send, self._spawn)
         self._session = self._client.session = session
+        self._requests.calls.answer_in(session)
         return session
 
     def send(self, frame: bytes) -> None:

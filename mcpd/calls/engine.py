@@ -408,6 +408,11 @@ class CallEngine:
         for call in reversed(ordered):
             self.cancel(call, reason)
 
+    def on_caller_left(self, caller: Caller) -> None:
+        """Forget a client whose calls have been withdrawn."""
+        self.connections.companions.on_client_left(caller)
+        self.questions.urls.on_caller_left(caller)
+
     def _release(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""
         self.connections.remove(call)

@@ -26,6 +26,7 @@ from mcpd.client.errors import (
     ToolResult,
     Unknown,
 )
+from mcpd.client.handlers import Handlers
 from mcpd.client.mcpd_client import ItemList, Mcp, Prompt, Resource, Tool
 from mcpd.model.api import MissingServer
 
@@ -35,6 +36,7 @@ __all__ = [
     "Connection",
     "ConnectionClosed",
     "Denied",
+    "Handlers",
     "InvalidCall",
     "ItemList",
     "LimitReached",

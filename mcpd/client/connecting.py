@@ -15,6 +15,7 @@ import anyio
 
 from mcpd.client.connection import is_own_socket, open_connection
 from mcpd.client.errors import NotRunning
+from mcpd.client.handlers import Handlers
 from mcpd.client.mcpd_client import Mcp
 from mcpd.files.paths import UnusablePath
 
@@ -68,6 +69,7 @@ def connect(
     start: bool | None = None,
     client: str | None = None,
     profile: str | None = None,
+    handlers: Handlers | None = None,
 ) -> Connecting:
     """Connect to the daemon, for the length of an `async with` block, or with `await connect().open()` until
     `await mcp.close()`. Different tasks may open and close the connection.
@@ -80,18 +82,28 @@ def connect(
 
     `client` is the name of this program in `mcpctl clients`, in the call log, and for policies. By default,
     it is that of the program's file. With `profile`, only the servers and tools of this profile are listed
-    and can be called. Raises Unknown if there is no such profile.
+    and can be called. Raises Unknown if there is no such profile. `handlers` answer servers that ask for
+    something during a call, and are told what servers log and change.
     """
     given = {"client": client, "profile": profile}
     identity = {name: value for name, value in given.items() if value is not None}
-    return Connecting(partial(_open_mcp, socket, start, identity))
+    return Connecting(partial(_open_mcp, socket, start, identity, handlers))
 
 
-async def _open_mcp(socket: str | None, start: bool | None, identity: Mapping[str, object]) -> Mcp:
+async def _open_mcp(
+    socket: str | None, start: bool | None, identity: Mapping[str, str], handlers: Handlers | None
+) -> Mcp:
     with suppress(UnusablePath):  # the error is that of connecting
         start = socket is None or is_own_socket(socket) if start is None else start
     start_daemon = partial(_start_daemon, socket) if start else None
-    opened = partial(open_connection, socket, identity=identity, reopens=True, start_daemon=start_daemon)
+    opened = partial(
+        open_connection,
+        socket,
+        identity=identity,
+        reopens=True,
+        start_daemon=start_daemon,
+        handlers=handlers,
+    )
     try:
         return Mcp(await opened())
     except NotRunning:

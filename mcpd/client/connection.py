@@ -18,6 +18,8 @@ import anyio
 
 from mcpd.client.background import start_background_task
 from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, InvalidCall, NotRunning
+from mcpd.client.handlers import Handlers
+from mcpd.client.legacy import open_session
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.files.paths import UnusablePath, socket_path
 
@@ -243,15 +245,16 @@ def is_own_socket(path: str) -> bool:
 async def open_connection(
     path: str | None = None,
     *,
-    identity: Mapping[str, object] | None = None,
+    identity: Mapping[str, str],
     reopens: bool = False,
     start_daemon: Callable[[], Awaitable[None]] | None = None,
+    handlers: Handlers | None = None,
 ) -> Connection:
     """Connect to the daemon at `path`, by default that of this user. The caller closes the connection.
 
-    `identity`: the params of `mcpd/identify`, if any. With `reopens`, the connection is opened again after
-    the daemon has restarted. If it does not restart, `start_daemon` starts one. Raises NotRunning, and
-    Unknown if there is no such profile.
+    `identity`: the params of `mcpd/identify`; it may be empty. With `reopens`, the connection is opened again
+    after the daemon has restarted. If it does not restart, `start_daemon` starts one. `handlers` answer
+    servers. Raises NotRunning, and Unknown if there is no such profile.
     """
 
     async def open_link() -> Link:
@@ -261,14 +264,16 @@ async def open_connection(
             stream = await anyio.connect_unix(path)
         except (OSError, UnusablePath) as error:
             raise NotRunning(_describe_missing(path, error)) from None
-        link = Link(stream)
+        link = Link(stream, handlers)
         start_background_task(link.run)
-        if identity:
-            try:
+        try:
+            if identity:
                 await link.request("mcpd/identify", identity)
-            except BaseException:
-                link.abandon()
-                raise
+            if handlers is not None:
+                await open_session(link, handlers, identity)
+        except BaseException:
+            link.abandon()
+            raise
         return link
 
     return Connection(await open_link(), open_link if reopens else None, start_daemon)

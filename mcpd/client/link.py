@@ -6,22 +6,30 @@ import itertools
 import json
 import math
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import anyio
 import msgspec
+from anyio import CancelScope
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.lowlevel import RunVar
 
 from mcpd.client.errors import NOT_SENT, ClientError, ConnectionClosed, InvalidCall, error_from_response
+from mcpd.client.handlers import Handlers, answer, log, notify, resolve
 from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
 from mcpd.wire.framing import LineSplitter, LineTooLong
 
-Progress = Callable[[float, float | None, str], None]
-"""Called with the progress of a call, its total (None: unknown) and a message. It is not awaited, so it must
-be a plain function. An exception that it raises cancels the call and is raised there."""
+Progress = Callable[[float, float | None, str], object]
+"""Called with the progress of a call, its total (None: unknown) and a message, in the task of the call. May
+be an async function. An exception that it raises cancels the call and is raised there."""
+_MAX_WAITING = 1000
+"""Progress, and other notifications, that a slow function of the program has not taken yet; older ones are
+dropped."""
+_METHOD_NOT_FOUND, _INTERNAL = -32601, -32603
+T = TypeVar("T")
 _CHUNK = 1 << 16
 _MAX_LINE = 128 * 1024 * 1024
 """Maximum length of a line; the daemon's own limits are lower."""
@@ -49,22 +57,58 @@ def _current_loop() -> object:
         return loop
 
 
+class _Arrivals(Generic[T]):
+    """What has arrived and was not taken yet."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque(maxlen=_MAX_WAITING)
+        self._changed = anyio.Event()
+        self.is_closed = False
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Let `next` return None once all items are taken."""
+        self.is_closed = True
+        self._changed.set()
+
+    async def next(self) -> T | None:
+        while not self._items:
+            if self.is_closed:
+                return None
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        return self._items.popleft()
+
+
 class _PendingRequest:
     """A request without a response yet."""
 
     def __init__(self, progress: Progress | None) -> None:
-        self.done = anyio.Event()
         self.answer: Mapping[str, Any] = {}
         self.progress = progress
-        self.progress_error: BaseException | None = None
-        """The exception that `progress` has raised."""
+        self.reports: _Arrivals[Mapping[str, Any]] = _Arrivals()
+        """Its progress; closed when it has been answered."""
+
+    async def wait_answered(self) -> None:
+        """Raises what `progress` raises."""
+        while (report := await self.reports.next()) is not None:
+            if self.progress is not None:
+                total, words = report.get("total"), report.get("message", "")
+                await resolve(self.progress(report.get("progress", 0), total, words))
 
 
 class Link:
     """A connection that is used until it ends. The creator runs `run` in a task."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: ByteStream, handlers: Handlers | None = None) -> None:
         self._stream = stream
+        self._handlers = handlers or Handlers()
+        self._answering: dict[object, anyio.CancelScope] = {}
+        """The questions of servers that the program is answering, by their ids."""
+        self._notices: _Arrivals[tuple[str, Mapping[str, Any]]] = _Arrivals()
         self._sending = anyio.Lock()
         self._pending: dict[int, _PendingRequest] = {}
         self._ids = itertools.count(1)
@@ -101,28 +145,32 @@ class Link:
             given = arguments.get("_meta")
             arguments["_meta"] = {**(given if isinstance(given, Mapping) else {}), "progressToken": key}
         self._pending[key] = pending
+        is_sent = False
         try:
             await self._send({"jsonrpc": "2.0", "id": key, "method": method, "params": arguments})
-            await pending.done.wait()
-        except anyio.get_cancelled_exc_class():
-            with anyio.move_on_after(1, shield=True):
-                await self._send_cancelled(key)
+            is_sent = True
+            await pending.wait_answered()
+        except BaseException as error:
+            if is_sent or isinstance(error, anyio.get_cancelled_exc_class()):
+                with anyio.move_on_after(1, shield=True):
+                    await self._send_cancelled(key)
             raise
         finally:
             self._pending.pop(key, None)
-        if pending.progress_error is not None:
-            await self._send_cancelled(key)
-            raise pending.progress_error
         if not pending.answer:
             raise ConnectionClosed(f"{self.close_reason}; {method} was in progress")
         if "error" in pending.answer:
             raise error_from_response(pending.answer["error"])
         return pending.answer["result"]
 
+    async def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
+        """Send a notification. Raises ConnectionClosed."""
+        await self._send({"jsonrpc": "2.0", "method": method, "params": dict(params or {})})
+
     async def _send_cancelled(self, key: int) -> None:
         try:
             params = {"requestId": key, "reason": "the caller no longer waits for it"}
-            await self._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+            await self.notify("notifications/cancelled", params)
         except ClientError:
             return  # the connection has ended anyway
 
@@ -167,8 +215,10 @@ class Link:
         """Read responses until the connection ends; pending requests then raise ConnectionClosed."""
         try:
             with self._scope:
-                async with self._stream:
+                async with self._stream, anyio.create_task_group() as self._tasks:
+                    self._tasks.start_soon(self._notify)
                     await self._read()
+                    self._tasks.cancel_scope.cancel()
         finally:
             self._close(CLOSED_BY_US)  # unless there was another reason, its task was cancelled
             self._ended.set()
@@ -185,22 +235,48 @@ class Link:
             self._close(f"the daemon sent an invalid message ({error})")
 
     def _handle_message(self, message: Mapping[str, Any]) -> None:
+        params = message.get("params") or {}
         if "method" not in message:
             pending = self._pending.get(message.get("id", 0))
             if pending is not None:
                 pending.answer = message
-                pending.done.set()
+                pending.reports.close()
+        elif "id" in message:
+            scope = self._answering[message["id"]] = anyio.CancelScope()
+            self._tasks.start_soon(self._answer, message["id"], message["method"], params, scope)
         elif message["method"] == "notifications/progress":
-            params = message["params"]
             pending = self._pending.get(params.get("progressToken", 0))
-            if pending is not None and pending.progress is not None:
-                try:
-                    pending.progress(
-                        params.get("progress", 0), params.get("total"), params.get("message", "")
-                    )
-                except BaseException as error:  # the caller's own error; other requests continue
-                    pending.progress_error = error
-                    pending.done.set()
+            if pending is not None:
+                pending.reports.put(params)
+        elif message["method"] == "notifications/cancelled":
+            if (asked := self._answering.get(params.get("requestId"))) is not None:
+                asked.cancel()
+        else:
+            self._notices.put((message["method"], params))
+
+    async def _answer(self, key: object, method: str, params: Mapping[str, Any], scope: CancelScope) -> None:
+        """Answer a question of a server. No exception of the program ends the connection."""
+        response: dict[str, object] = {"jsonrpc": "2.0", "id": key}
+        with scope, suppress(ClientError):
+            try:
+                result = await answer(self._handlers, method, params)
+                if result is not None:
+                    await self._send({**response, "result": result})
+                    return
+                error = {"code": _METHOD_NOT_FOUND, "message": f"the program has no handler for {method}"}
+            except (anyio.get_cancelled_exc_class(), ConnectionClosed):
+                raise
+            except BaseException as problem:
+                log.exception("the handler of %s failed", method)
+                text = f"the program's handler of {method} failed: {type(problem).__name__}: {problem}"
+                error = {"code": _INTERNAL, "message": text}
+            await self._send({**response, "error": error})
+        self._answering.pop(key, None)
+
+    async def _notify(self) -> None:
+        """Pass on notifications, one after the other."""
+        while (notice := await self._notices.next()) is not None:
+            await notify(self._handlers, *notice)
 
     def _close(self, reason: str, *, was_lost: bool = False) -> None:
         if self.close_reason:
@@ -209,7 +285,7 @@ class Link:
         self.closed_at = anyio.current_time()
         self.closed.set()
         for pending in self._pending.values():
-            pending.done.set()
+            pending.reports.close()
 
 
 def _encode(message: Mapping[str, object]) -> bytes:

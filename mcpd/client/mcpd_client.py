@@ -156,7 +156,8 @@ class Mcp:
         request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
         result = ToolResult.of(await self.connection.request("mcpd/call", request, progress, timeout))
         if not result.success:
-            raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'the tool failed'}", result)
+            text = result.error or result.output or "the tool failed"
+            raise ToolFailed("; ".join((f"{tool}@{server}: {text}", *result.warnings)), result)
         return result
 
     async def _find_tool(self, name: str) -> OwnedName:

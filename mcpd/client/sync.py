@@ -24,6 +24,7 @@ from mcpd.client import connecting, mcpd_client
 from mcpd.client.connecting import Connecting, Unopened
 from mcpd.client.connection import Connection
 from mcpd.client.errors import NOT_SENT, ConnectionClosed
+from mcpd.client.handlers import Handlers
 from mcpd.client.link import CLOSED_BY_US
 from mcpd.client.mcpd_client import ItemList
 
@@ -190,6 +191,10 @@ def connect(
     start: bool | None = None,
     client: str | None = None,
     profile: str | None = None,
+    handlers: Handlers | None = None,
 ) -> SyncConnecting:
-    """Connect as `mcpd.client.connect` does, for the length of a `with` block. Needs a thread meanwhile."""
-    return SyncConnecting(connecting.connect(socket, start=start, client=client, profile=profile))
+    """Connect as `mcpd.client.connect` does, for the length of a `with` block. Needs a thread meanwhile, in
+    which `handlers` run."""
+    return SyncConnecting(
+        connecting.connect(socket, start=start, client=client, profile=profile, handlers=handlers)
+    )

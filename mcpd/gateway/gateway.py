@@ -165,8 +165,7 @@ class Gateway:
         self.subscriptions.on_session_closed(session)
         used = self.servers_of(session)
         self.dedicated_servers.on_session_closed(session)
-        self.calls.connections.companions.on_client_left(session)
-        self.calls.questions.urls.on_caller_left(session)
+        self.calls.on_caller_left(session)
         for server in used:
             server.interests.forget(session)
         if session.roots:
@@ -442,9 +441,11 @@ def _receivers(exchanges: Iterable[Exchange]) -> list[_Receiver]:
     verbose log level counts."""
     found: dict[object, tuple[int, ClientContext, Callable[[bytes], None]]] = {}
     for call in exchanges:
-        if not isinstance(call, Call) or call.request is None or call.caller.scope.is_control:
-            continue  # the control API has no log messages
+        if not isinstance(call, Call) or call.request is None:
+            continue
         context = call.context
+        if call.caller.scope.is_control and not context.log_level:
+            continue  # the control API has log messages only for clients that also speak MCP
         verbosity = -LEVELS.index(context.log_level) if context.log_level else -len(LEVELS)
         if call.caller not in found or found[call.caller][0] < verbosity:
             found[call.caller] = verbosity, context, call.request.responder.send

@@ -239,9 +239,7 @@ class ClientSession:
     def _forward(self, request: ClientRequest, target: Target) -> None:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
         if target.server.spec.share != "all" or target.server.elicitation_history.separates_clients:
-            self.declared_to_own_servers = request.context
-            server = self.gateway.dedicated_servers.server_for(self, target.server)
-            target = msgspec.structs.replace(target, server=server)
+            target = self.dedicated(request.context, target)
         self.gateway.calls.start(self, request, target)
         if request.method == "tools/call":
             counts, server = self.call_counts.live, target.server
@@ -251,6 +249,12 @@ class ClientSession:
                 self.call_counts.add(server)
         self.last_version = request.context.version
         self.last_client_name = request.context.client_name
+
+    def dedicated(self, context: ClientContext, target: Target) -> Target:
+        """Return the target in the dedicated server of this client, if it has one."""
+        self.declared_to_own_servers = context
+        server = self.gateway.dedicated_servers.server_for(self, target.server)
+        return msgspec.structs.replace(target, server=server)
 
     def _receive_without_id(self, message: Message) -> None:
         try:

@@ -30,7 +30,9 @@ async def test_session_is_closed_while_its_calls_can_still_start_tasks() -> None
 
     gateway: Any = SimpleNamespace(
         core=SimpleNamespace(clients=ClientRegistry()),
-        calls=SimpleNamespace(cancel_all=lambda calls, reason: None),
+        calls=SimpleNamespace(
+            cancel_all=lambda calls, reason: None, on_caller_left=lambda caller: closed.append("control")
+        ),
         view=lambda: SimpleNamespace(single=None),
         open_session=open_session,
     )
@@ -44,4 +46,4 @@ async def test_session_is_closed_while_its_calls_can_still_start_tasks() -> None
             await trio.lowlevel.wait_readable(far)
             assert far.recv(65536)
             far.close()  # closing a socket with unread data resets the connection
-    assert closed == ["the client left"]
+    assert closed == ["control", "the client left"]

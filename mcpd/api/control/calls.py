@@ -15,8 +15,10 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from mcpd.calls.call import NOTES, Binding, Call, CallerIdentity, ResponseCallback, Spawn, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
+from mcpd.calls.questions.rounds import MISSING_CAPABILITIES
 from mcpd.calls.routes import CONTROL, Target
 from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.session import ClientSession
 from mcpd.io.turns import in_turns, rest
 from mcpd.model import advice
 from mcpd.model.errors import (
@@ -170,6 +172,12 @@ class ControlCaller:
         self._spawn = spawn
         self.calls: dict[bytes, Call] = {}
         self.binding: Binding | None = None
+        self._session: ClientSession | None = None
+        """The MCP session on the same connection, through which servers can ask the client."""
+
+    def answer_in(self, session: ClientSession) -> None:
+        """Let the client answer questions of servers in its MCP session. Later calls have its context."""
+        self._session = session
 
     def select(self, selection: AggregateServer | None) -> None:
         """Use a profile for all later calls, or none."""
@@ -186,7 +194,7 @@ class ControlCaller:
             "tools/call",
             params,
             self._responder,
-            NO_CONTEXT,
+            self._context,
             progress_token=call.progress_token,
             timeout=call.timeout or 0.0,
             has_no_meta=has_no_meta,
@@ -199,12 +207,22 @@ class ControlCaller:
         """Send a request that is not a call of a tool. Raises McpdError; nothing was sent then."""
         server = self.client.require(self._operations.supervisor, name)
         params = msgspec.json.encode(body)
-        request = ControlCallRequest(key, method, params, self._responder, NO_CONTEXT)
+        request = ControlCallRequest(key, method, params, self._responder, self._context)
         self._begin(request, Target(server, params))
 
+    @property
+    def _context(self) -> ClientContext:
+        """Of the next call. Only a client of the legacy era declares it once."""
+        session = self._session
+        return NO_CONTEXT if session is None or not session.is_initialized else session.context
+
     def _begin(self, request: ControlCallRequest, target: Target) -> None:
+        if self._session is not None and request.context is not NO_CONTEXT:
+            target = self._session.dedicated(request.context, target)
         try:
             self._engine.start(self, request, target)
+            if self._session is not None and request.method == "tools/call":
+                _count(self._session, target.server)
         finally:
             # The call log needs the name when the call has ended. Then the client may have exited, too.
             self.client.connection.read_program_name()
@@ -219,6 +237,9 @@ class ControlCaller:
     def cancel_all(self, reason: str) -> None:
         calls, self.calls = self.calls, {}
         self._engine.cancel_all(calls.values(), reason)
+        if self._session is not None:
+            self._engine.on_caller_left(self)
+            self._session = None
 
     # ── responses ───────────────────────────────────────────────────────────────────────────────
 
@@ -226,7 +247,9 @@ class ControlCaller:
         self._spawn(work)
 
     def request_meta(self, upstream: Upstream, context: ClientContext) -> bytes:
-        return upstream.default_meta
+        if self._session is None or context is NO_CONTEXT:
+            return upstream.default_meta
+        return self._session.request_meta(upstream, context)
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
         is_raw = isinstance(request, ControlCallRequest) and request.raw
@@ -234,8 +257,8 @@ class ControlCaller:
         if is_raw:
             self._responder.finish(wire.result(request.key, result))
         else:
-            notes = call.slots.get(NOTES)
-            work = normalize_result(result, notes or ())
+            notes = () if call.kept is None else _notes(call)
+            work = normalize_result(result, notes)
             if len(result) > MAX_CHECKED:
                 self._spawn(partial(self._send_large, request.key, work))
             else:
@@ -275,14 +298,14 @@ class ControlCaller:
         client = self.client.connection
         return CallerIdentity(client.name, client.pid or 0, "control")
 
-    # ── questions: there is nobody to ask ───────────────────────────────────────────────────────
+    # ── questions: only a client with an MCP session can be asked ───────────────────────────────
 
     @property
     def knows_roots(self) -> bool:
-        return True
+        return self._session is None or self._session.knows_roots
 
     def effective_roots(self) -> Sequence[Raw]:
-        return ()
+        return () if self._session is None else self._session.effective_roots()
 
     @property
     def is_connected(self) -> bool:
@@ -299,26 +322,51 @@ class ControlCaller:
         return self.client.connection.describe() or "a client of the control API"
 
     def message_prefix(self, server: str) -> str:
-        return ""
+        return "" if self._session is None else self._session.message_prefix(server)
 
     def send_request(
         self, method: str, params: bytes, reply: Responder | None, on_response: ResponseCallback
     ) -> bytes:
+        if self._session is not None:
+            return self._session.send_request(method, params, reply, on_response)
         on_response(None)
         return b""
 
-    def cancel_request(self, key: bytes, reason: str) -> None: ...
+    def cancel_request(self, key: bytes, reason: str) -> None:
+        if self._session is not None:
+            self._session.cancel_request(key, reason)
 
     async def ask(self, call: Call, method: str, params: Raw) -> Raw:
         """Raises InputNeeded."""
+        if self._session is not None and call.context.supports(method.partition("/")[0]):
+            return await self._session.ask(call, method, params)
         await trio.lowlevel.checkpoint()
         question, server = _describe_question(method, params), call.server.spec.name
         raise InputNeeded(
             f"{server}: {call.description} requires input to continue ({question}), and nobody can be asked "
-            "here; use an MCP client that can answer, or provide everything in the arguments",
+            "here; use an MCP client that can answer, `mcpd.client` with `handlers`, or provide everything in"
+            " the arguments",
             server=server,
             asked=question,
         )
+
+
+def _count(session: ClientSession, server: ManagedServer) -> None:
+    counts = session.call_counts
+    if server in counts.live:
+        counts.live[server] += 1
+    else:
+        counts.add(server)
+
+
+def _notes(call: Call) -> Sequence[str]:
+    """Return the warnings about a result: what stages noticed, and what the client could not be asked."""
+    missing = call.slots.get(MISSING_CAPABILITIES)
+    notes = call.slots.get(NOTES) or ()
+    if missing is None:
+        return notes
+    text = f"the server asked for {' and '.join(missing)}, and mcpd answered that nobody can be asked here"
+    return (*notes, f"{text}; use an MCP client that can answer, or `mcpd.client` with `handlers`")
 
 
 def _explain_unknown_resource(call: Call, error: UpstreamRefused) -> McpdError:

@@ -145,7 +145,8 @@ class ControlRequests:
         """Handle `mcpd/call`, the most frequent request."""
         try:
             request = read_call(message.params)
-            self._client.count_call(request.server)
+            if self._client.session is None:  # which counts its calls itself
+                self._client.count_call(request.server)
             self.calls.call(message.key, request)
         except Exception as error:
             self._send_error(message, error)
