@@ -184,7 +184,9 @@ def _keep_only(discovered: DiscoveredEntries, names: tuple[str, ...]) -> None:
         if name not in known:
             error = NotFound(f"no editor has a server named {name}")
             raise error.suggest(name, known, "mcpctl import --dry-run lists all servers")
-    discovered.candidates = [one for one in discovered.candidates if {one.name, one.source.name} & {*names}]
+    everything = discovered.candidates
+    discovered.candidates = [one for one in everything if {one.name, one.source.name} & {*names}]
+    discovered.not_chosen = [one for one in everything if one not in discovered.candidates]
     discovered.skipped = [one for one in discovered.skipped if one.source.name in names]
 
 

@@ -14,7 +14,14 @@ from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping, objects, strings
 from ctl.daemon.client import Json
 from ctl.editors.config_files import BY_NAME, UserContext
-from ctl.editors.merge import Definition, MergedServer, MergeResult, likeness, merge_candidates
+from ctl.editors.merge import (
+    Definition,
+    KnownServers,
+    MergedServer,
+    MergeResult,
+    merge_candidates,
+    program_of,
+)
 from ctl.editors.permission_rules import EditorRules, NewRule, ToolPermission, editor_permissions
 from ctl.editors.read_entries import (
     IS_MCPD,
@@ -114,8 +121,8 @@ def plan_import(
     if not can_ask:
         plan.blocked = {**_unanswered(plan), **problems}
     if with_rules:
-        rules = _rules(plan, user, target.servers)
         policies = target.policies if isinstance(target.policies, list) else []
+        rules = _rules(plan, user, target, policies)
         plan.rules, plan.skipped_rules = rules.new_rules(policies), rules.skipped
     return plan
 
@@ -141,13 +148,27 @@ def _unanswered(plan: ImportPlan) -> dict[str, str]:
     return blocked
 
 
-def _rules(plan: ImportPlan, user: UserContext, known: Mapping[str, Definition]) -> EditorRules:
+def _rules(
+    plan: ImportPlan, user: UserContext, target: ImportTarget, policies: Sequence[object]
+) -> EditorRules:
     """Return what the editors deny and ask about.
 
     A rule about an entry that is left out is for the servers that are used instead, and for its own name.
+    Each rule is also for other servers with the same program, unless the editor has an entry for them.
     """
-    definitions = {**known, **{one.name: one.definition for one in plan.merged.servers}}
+    new = {one.name: one.definition for one in plan.merged.servers}
+    definitions: dict[str, Definition] = {**target.servers, **new}
     servers, rules = _servers_of_entries(plan, definitions), EditorRules()
+    own = {(source.editor, server) for source, found in servers.items() for server in found}
+    mcpd = KnownServers(definitions, os.environ)
+    own |= {(one.source.editor, mcpd.find(one) or "") for one in plan.discovered.not_chosen}
+    programs = {name: program_of(each, os.environ) for name, each in definitions.items()}
+
+    def twins_for(editor: str, server: str) -> list[str]:
+        wanted = programs.get(server)
+        same = [name for name, each in programs.items() if each == wanted and name != server]
+        return [name for name in same if (editor, name) not in own] if wanted is not None else []
+
     for name in dict.fromkeys(source.editor for source in servers):
         editor = BY_NAME.get(name)
         if editor is None or editor.entry_form is None:
@@ -158,16 +179,19 @@ def _rules(plan: ImportPlan, user: UserContext, known: Mapping[str, Definition])
             if source.editor == name
             for server in found
         ]
-        rules.add(editor, entries, editor_permissions(editor, user), user)
+        of_mcpd = {one.source.name for one in plan.discovered.skipped if one.reason == IS_MCPD} | {"mcpd"}
+        rules.add(editor, entries, editor_permissions(editor, user), user, of_mcpd)
         for one in plan.discovered.candidates:
-            for server in servers[one.source] if one.source.editor == name else ():
+            found = servers[one.source] if one.source.editor == name else []
+            rules.add(editor, [(one.source.name, server) for server in found], one.permissions, user)
+            for server in [*found, *(twin for each in found for twin in twins_for(name, each))]:
                 definition = definitions.get(server, {})
-                own = [*one.permissions, *_exclusions(one, definition)]
-                rules.add(editor, [(one.source.name, server)], own, user)
+                rules.add(editor, [(one.source.name, server)], _exclusions(one, definition), user)
                 if one.definition.get("includeTools") not in (None, definition.get("includeTools")):
                     path = user.display_path(one.source.path)
                     note = f"only some tools of {server}: set includeTools in its definition ({path})"
                     rules.skipped.append(f"{editor.title}: {note}")
+    rules.add_twins(policies, target.path, twins_for, new)
     return rules
 
 
@@ -186,8 +210,8 @@ def _servers_of_entries(
     servers: dict[EntrySource, list[str]] = {}
     for one in plan.discovered.skipped:
         if one.reason != IS_MCPD:
-            wanted = likeness(one.fields, os.environ)
-            alike = [name for name, each in everything.items() if likeness(each, os.environ) == wanted]
+            wanted = program_of(one.fields, os.environ)
+            alike = [name for name, each in everything.items() if program_of(each, os.environ) == wanted]
             own = valid_server_name(one.source.name)
             servers[one.source] = list(dict.fromkeys([*(alike if wanted else ()), own]))
     for server in plan.merged.servers:

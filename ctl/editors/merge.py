@@ -31,6 +31,7 @@ Identity = tuple[object, ...]
 
 _LIMITS = ("timeout", "connectTimeout", "includeTools", "excludeTools")
 """Members with which a definition provides less than mcpd's defaults, or something else."""
+_SCRIPTS = (".py", ".js", ".mjs", ".cjs", ".ts", ".jar", ".rb", ".sh")
 _PACKAGE_VERSION = re.compile(r"((?:@[\w.-]+/)?[\w./-]+?)(?:(?:@|==|:)[\w.^~*-]+)?")
 
 
@@ -228,6 +229,27 @@ def likeness(definition: Definition, environ: Environ) -> Identity | None:
         if name is not None and not is_script and not any(map(is_proxy, spec.args)):
             return ("package", name[1])
     return None
+
+
+def program_of(definition: Definition, environ: Environ) -> Identity | None:
+    """Return what servers have in common that are the same program with other options or credentials: the
+    package, the URL or the script, or else the command line. None if it cannot be read.
+    """
+    spec, known = _parse(definition, environ), likeness(definition, environ)
+    if known is not None and known[0] == "url":
+        return (
+            "url",
+            *extract_secrets("x", {"url": f"https://{known[1]}{known[2]}"}, {}).definition.values(),
+        )
+    if known is not None or not isinstance(spec, StdioSpec):
+        return known
+    for option, word in zip(("", *spec.args), spec.args, strict=False):
+        if option == "-m" or (os.path.isabs(word) and word.endswith(_SCRIPTS)):
+            return ("program", os.path.realpath(word) if os.path.isabs(word) else word)
+    command = os.path.realpath(shutil.which(spec.command) or spec.command)
+    args = extract_secrets("x", {"args": [*spec.args]}, {}).definition["args"]
+    is_relative = any(word.endswith(_SCRIPTS) for word in (spec.command, *spec.args))
+    return ("program", command, str(args), spec.cwd if is_relative else None)
 
 
 def differing_parts(one: Definition, other: Definition, environ: Environ) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ allow more than the editor did.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -98,6 +98,8 @@ class NewRule:
     title: str
     """Of the editor."""
     paths: tuple[Path, ...]
+    twin_of: str = ""
+    """The server that the editor names, if this rule is about the same program under another name."""
 
     def describe(self, context: UserContext) -> str:
         """Return the rule in one line."""
@@ -106,7 +108,8 @@ class NewRule:
         where = ", ".join(context.display_path(Path(each)) for each in strings(self.rule.get("directories")))
         servers = ", ".join(strings(self.rule["servers"]))
         about = f"{'ask about' if decision == _ASK else decision} {what} of {servers}"
-        return f"{about}{f' in {where}' if where else ''}"
+        twin = f", the same program as {self.twin_of}" if self.twin_of else ""
+        return f"{about}{f' in {where}' if where else ''}{twin}"
 
     def to_json(self) -> Json:
         return {"rule": dict(self.rule), "paths": list(map(str, self.paths))}
@@ -120,6 +123,8 @@ class EditorRules:
     """Each with the file that says so."""
     skipped: list[str] = attrs.field(factory=list)
     """Notes about what cannot be a rule."""
+    twin_of: dict[ImportedRule, str] = attrs.field(factory=dict)
+    """The rules of `add_twins`, each with the server that the editor names."""
 
     def add(
         self,
@@ -127,15 +132,17 @@ class EditorRules:
         entries: Iterable[tuple[str, str]],
         permissions: Sequence[ToolPermission],
         context: UserContext,
+        of_mcpd: Collection[str] = (),
     ) -> None:
         """Add permissions, of which the first that matches decides.
 
         `entries`: the names of entries, and of their servers in mcpd, which may be added there later.
+        `of_mcpd`: the names of mcpd's own entries, about whose tools there can be no rule.
         """
         known = dict.fromkeys(entries)
         for one in permissions:  # its server may be added to mcpd later
             if one.decision == _DENY and not any(one.tools_of(entry) for entry, _ in known):
-                known |= dict.fromkeys(one.named_servers())
+                known |= {each: None for each in one.named_servers() if each[0] not in of_mcpd}
         for entry, server in known:
             for one in permissions:
                 tools = one.tools_of(entry)
@@ -151,6 +158,26 @@ class EditorRules:
                     else:
                         rule = ImportedRule(one.decision, editor.name, server, tool, directory)
                         self.found.setdefault(rule, one.path)
+
+    def add_twins(
+        self,
+        policies: Sequence[object],
+        path: Path,
+        twins_for: Callable[[str, str], Iterable[str]],
+        new_servers: Collection[str],
+    ) -> None:
+        """Add each rule for the servers that are the same program under another name, which the editor could
+        not use before. Rules that an earlier import wrote are added for new servers only.
+
+        `policies`: the rules in the file at `path`. `twins_for`: such servers, for an editor and a server.
+        """
+        written = (each for each in policies if _strictness(each) is not None)
+        present = frozenset[ImportedRule]().union(*map(parts_of, written))
+        for one, origin in [*self.found.items(), *((each, path) for each in sorted(present))]:
+            for twin in twins_for(one.editor, one.server):
+                rule = one._replace(server=twin)
+                if rule not in self.found and (one not in present or twin in new_servers):
+                    self.found[rule], self.twin_of[rule] = origin, one.server
 
     def new_rules(self, policies: Sequence[object]) -> list[NewRule]:
         """Return the rules that `policies`, the rules in the file, do not contain yet.
@@ -169,7 +196,8 @@ class EditorRules:
             looser = (n for n, other in enumerate(imported) if other is not None and other > level)
             index = next(looser, len(imported))
             paths = tuple(dict.fromkeys(parts.values()))
-            result.append(NewRule(_written(list(parts), title), index, title, paths))
+            twin_of = self.twin_of.get(next(iter(parts)), "")
+            result.append(NewRule(_written(list(parts), title), index, title, paths, twin_of))
             imported.insert(index, level)
         return result
 

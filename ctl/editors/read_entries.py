@@ -79,6 +79,8 @@ class DiscoveredEntries:
     candidates: list[ImportCandidate] = attrs.field(factory=list)
     skipped: list[SkippedEntry] = attrs.field(factory=list)
     warnings: list[str] = attrs.field(factory=list)
+    not_chosen: list[ImportCandidate] = attrs.field(factory=list)
+    """Entries that the user did not name."""
 
 
 def discover(
