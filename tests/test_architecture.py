@@ -56,7 +56,7 @@ LINES = {
     "mcpd/auth": 5_406,
     "mcpd/calls": 6_950,
     "mcpd/client": 1_643,
-    "mcpd/config": 4_944,
+    "mcpd/config": 4_947,
     "mcpd/files": 620,
     "mcpd/gateway": 3_422,
     "mcpd/io": 820,

@@ -174,7 +174,10 @@ class HttpSettings:
     def problem(self) -> str:
         """Return why mcpd must not listen like this; empty if it may."""
         if not self.listen.is_loopback and self.tls is None:
-            return f"{self.listen} can be reached from other machines, so it needs `settings.http.tls`"
+            return (
+                f"{self.listen} can be reached from other machines, so it needs `settings.http.tls`; "
+                "to serve this machine only, use 127.0.0.1"
+            )
         return ""
 
     @property
@@ -194,7 +197,7 @@ def _http(value: object) -> HttpSettings:
     members["hosts"] = tuple(host.lower() for host in written.hosts)
     found = HttpSettings(**members)
     if found.problem:
-        raise Invalid(f"cannot be used: {found.problem}", f"listen on 127.0.0.1, or set `tls`: {_TLS_FIX}")
+        raise Invalid(f"cannot be used: {found.problem}", f"for `tls`, {_TLS_FIX}")
     if found.profiles and found.jwt is None:
         raise Invalid("has `profiles`, but no person is known", "set `jwt`")
     return found
