@@ -55,7 +55,7 @@ LINES = {
     "mcpd/api": 6_807,
     "mcpd/auth": 5_406,
     "mcpd/calls": 6_950,
-    "mcpd/client": 1_643,
+    "mcpd/client": 1_667,
     "mcpd/config": 4_947,
     "mcpd/files": 620,
     "mcpd/gateway": 3_422,

@@ -17,9 +17,14 @@ ClientError
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import attrs
+import msgspec
+
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +41,25 @@ class ToolResult:
     content: tuple[dict[str, Any], ...] = ()
     """The MCP content blocks that are not text, such as images, whose `data` is encoded in base64."""
     warnings: tuple[str, ...] = ()
+
+    def as_(self, kind: type[T]) -> T:
+        """Return the structured content, or else the text as JSON, as a value of this type: a dataclass, an
+        attrs class, a TypedDict, a pydantic model, or a combination such as `list[Issue]`.
+
+        Servers put a result that is no object into an object with the member `result`, which is looked into
+        if only that fits. Raises ValueError if the content does not fit.
+        """
+        content = self.output if self.data is None else self.data
+        if self.data is None and kind is not str:
+            with suppress(msgspec.DecodeError):
+                content = msgspec.json.decode(self.output)
+        convert = getattr(kind, "model_validate", None) or partial(msgspec.convert, type=kind)
+        try:
+            return cast("T", convert(content))
+        except (msgspec.ValidationError, ValueError) as error:
+            if isinstance(content, dict) and content.keys() == {"result"}:
+                return attrs.evolve(self, data=content["result"]).as_(kind)
+            raise ValueError(f"the result is no {getattr(kind, '__name__', kind)}: {error}") from error
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> ToolResult:

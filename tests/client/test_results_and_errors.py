@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from mcpd.client import (
@@ -56,3 +57,25 @@ def test_errors_without_a_daemon_have_the_code_of_mcpctl() -> None:
     facts = {"code": "link_lost", "daemon_stopped": True}
     stopped = error_from_response({"message": "stopped", "data": facts})
     assert (type(stopped), stopped.code) == (ConnectionClosed, "link_lost")
+
+
+@attrs.frozen
+class Issue:
+    number: int
+    title: str = ""
+
+
+def test_result_as_a_type_of_the_program() -> None:
+    """From structured content, or from text that is JSON."""
+    issue = Issue(number=7, title="a")
+    assert ToolResult(success=True, data={"number": 7, "title": "a"}).as_(Issue) == issue
+    assert ToolResult(success=True, output='[{"number": 7, "title": "a"}]').as_(list[Issue]) == [issue]
+    assert ToolResult(success=True, data={"result": [{"number": 1}]}).as_(list[Issue]) == [Issue(1)]
+    assert ToolResult(success=True, data={"result": 3}).as_(int) == 3
+    assert ToolResult(success=True, output="3").as_(str) == "3"
+    misfits: tuple[object, ...] = ({"number": "x"}, {"result": {"number": "x"}}, [], 3)
+    for data in misfits:
+        with pytest.raises(ValueError, match="the result is no Issue: "):
+            ToolResult(success=True, data=data).as_(Issue)
+    with pytest.raises(ValueError, match="no Issue"):
+        ToolResult(success=True, output="no JSON").as_(Issue)
