@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -287,6 +288,9 @@ def _remove_units(units: Sequence[Path]) -> None:
         systemd.remove_unused_socket()
     for path in units:
         path.unlink()
+    for directory in (systemd.unit_directory(), systemd.unit_directory().parent):
+        with suppress(OSError):  # it has other files
+            directory.rmdir()
     if is_available:
         systemd.systemctl("daemon-reload")
 

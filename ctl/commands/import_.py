@@ -339,7 +339,7 @@ def _server_lines(plan: ImportPlan, server: MergedServer, user: UserContext) -> 
     lines += [["  note: ", note] for note in server.notes]
     secrets = plan.without_secrets[server.name].secrets
     lines += [["  secret: ", f"{one.location} is in plain text in the file"] for one in secrets]
-    lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed_secrets]
+    lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in plan.missing_secrets(server)]
     if server.name in plan.blocked:
         lines.append([paint("  blocked: ", "yellow"), plan.blocked[server.name]])
     return [*lines, []]
@@ -405,7 +405,7 @@ def _server_json(server: MergedServer, plan: ImportPlan) -> Json:
         "sources": [_source_json(one) for one in server.sources],
         "notes": list(server.notes),
         "secrets": [{"name": one.name, "place": one.location} for one in safe.secrets],
-        "needs": [one.name for one in server.needed_secrets],
+        "needs": [one.name for one in plan.missing_secrets(server)],
         "problem": plan.blocked.get(server.name),
     }
 

@@ -274,7 +274,7 @@ class _Installation:
         redundant, take_over = entry.find(target, document), self.options.take_over
         left_on.redundant, left_on.reasons = [], {}
         if not take_over:
-            left_on.redundant = sorted(redundant)
+            left_on.redundant = entry.without_failed(redundant)
             return {}
         left_on.reasons = entry.others(target, document)
         left_on.of_projects = entry.of_projects(target)
@@ -291,6 +291,10 @@ class _Installation:
         report_left_on(cli, left_on, self.options.again(target.editor), dry_run=dry_run)
         if change.added is not None and change.existed and not dry_run:
             cli.out.line(f"  backup: {self.user.display_path(self.backups.original_path(target.path))}")
+        if change.added is not None and self.options.project:
+            cli.out.line(
+                "  it names programs of this machine: if git tracks the file, do not commit the change"
+            )
         if own is not None:
             report_own_profile(cli, own, dry_run=dry_run)
 

@@ -91,10 +91,18 @@ def render(result: PolicyResult, target: str, fit: int | None) -> list[Line]:
     rows.append(("rules in", result["source"]))
     lines += [[], *labelled_lines(rows)]
     steps: list[Line] = [
-        [step["rule"], step["decision"], "matches" if step["matches"] else step.get("mismatch", "")]
+        [
+            step["rule"],
+            step["decision"],
+            "matches" if step["matches"] else _mismatch(step.get("mismatch", "")),
+        ]
         for step in result["steps"]
     ]
     return [*lines, [], *table(("RULE", "DECISION", "COMPARED"), steps, fit=fit)] if steps else lines
+
+
+def _mismatch(why: str) -> str:
+    return f"no match: {why}" if why else ""
 
 
 def _limit(limit: PolicyLimit) -> str:

@@ -68,9 +68,7 @@ class ImportPlan:
 
     def __attrs_post_init__(self) -> None:
         taken = dict(self.stored)
-        self.without_secrets = {
-            one.name: extract_secrets(one.name, one.definition, taken) for one in self.merged.servers
-        }
+        self.without_secrets = {one.name: _without_secrets(one, taken, {}, {}) for one in self.merged.servers}
 
     @property
     def new_servers(self) -> list[MergedServer]:
@@ -228,20 +226,30 @@ def build_result(
     result = ImportResult(rules=plan.rules)
     taken = dict(plan.stored)
     for server in servers:
-        without_secrets = extract_secrets(server.name, server.definition, taken)
-        definition = without_secrets.definition
-        result.secrets |= {one.name: one.value for one in without_secrets.secrets}
-        for one in server.needed_secrets:
-            value = answers.get(one.name) if one.value is None else one.value
-            reference = secret_reference(one.name)
-            if value is None:
-                continue  # it is stored already
-            name = one.name if one.value is None else free_secret_name(one.name, server.name, value, taken)
-            taken[name] = result.secrets[name] = value
-            definition = replace_text(definition, reference, secret_reference(name))
-        result.definitions[server.name] = definition
+        done = _without_secrets(server, taken, answers, result.secrets)
+        result.definitions[server.name] = done.definition
     result.secrets = {name: value for name, value in result.secrets.items() if name not in plan.stored}
     return result
+
+
+def _without_secrets(
+    server: MergedServer, taken: dict[str, str], answers: Mapping[str, str], secrets: dict[str, str]
+) -> ExtractedSecrets:
+    """Return the definition with references to secrets, and those that were in it. Adds all to `secrets`.
+
+    `taken` and `answers`: the values by name, of the secrets in use, and of those that the user entered.
+    """
+    extracted = extract_secrets(server.name, server.definition, taken)
+    definition = extracted.definition
+    secrets |= {one.name: one.value for one in extracted.secrets}
+    for one in server.needed_secrets:
+        value = answers.get(one.name) if one.value is None else one.value
+        if value is None:
+            continue  # it is stored already, or not known yet
+        name = one.name if one.value is None else free_secret_name(one.name, server.name, value, taken)
+        taken[name] = secrets[name] = value
+        definition = replace_text(definition, secret_reference(one.name), secret_reference(name))
+    return attrs.evolve(extracted, definition=definition)
 
 
 def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) -> bool:

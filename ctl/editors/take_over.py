@@ -20,7 +20,13 @@ from ctl.editors.config_files import EditorFile, EditorSpec, UserContext, find_e
 from ctl.editors.import_plan import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.merge import KnownServers
-from ctl.editors.read_entries import ImportCandidate, discover, discover_in_file
+from ctl.editors.read_entries import (
+    IS_MCPD,
+    DiscoveredEntries,
+    ImportCandidate,
+    discover,
+    discover_in_file,
+)
 from ctl.editors.secrets import named_by_owner
 from ctl.show.progress import wait_for_each
 from ctl.show.status import READY, failure_summary
@@ -82,7 +88,15 @@ class TakeOver:
         """Return the enabled entries that `find` does not return, and why they cannot be taken over."""
         if self.target is None:
             return {}
-        return {
+        skipped = {
+            one.source.name: f"mcpctl cannot import it: {one.reason}"
+            for one in self._discover(target, document).skipped
+            if one.reason != IS_MCPD
+            and one.source.scope == target.location.scope
+            and one.fields.get("disabled") is not True
+            and one.fields.get("enabled") is not False
+        }
+        return skipped | {
             one.source.name: self._reason_not_provided(one, self.target)
             for one in self._enabled(target, document)
             if self.provided.find(one) is None
@@ -114,12 +128,14 @@ class TakeOver:
             return f"it is disabled in mcpd (mcpctl enable {server})"
         return f"{self.what} does not include it"
 
-    def _enabled(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
+    def _discover(self, target: InstallTarget, document: Document) -> DiscoveredEntries:
         file = EditorFile(target.editor, target.location, target.path, target.project)
-        found = discover_in_file(file, document, self.user, target.addresses)
+        return discover_in_file(file, document, self.user, target.addresses)
+
+    def _enabled(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
         return [
             named_by_owner(one)
-            for one in found.candidates
+            for one in self._discover(target, document).candidates
             if one.source.scope == target.location.scope and definition_view.is_enabled(one.definition)
         ]
 
@@ -138,6 +154,16 @@ class TakeOver:
                     note = "note: mcpd would be started; entries of servers that do not connect would stay on"
                     self.cli.out.message(note)
         return self._reasons.get(server, "mcpd has not loaded it")
+
+    def without_failed(self, redundant: Mapping[str, str]) -> list[str]:
+        """Return the entries whose servers mcpd does not fail to serve now, as far as is known at once."""
+        self.cli.may_start = False
+        with suppress(CtlError):
+            listed = self.cli.call("mcpd/status").value["servers"]
+            failed = {one["name"] for one in listed if one["status"] != "disabled" and self._reason(one)}
+            starting = {one["name"] for one in listed if not (_is_settled(one) or one.get("last_error"))}
+            return sorted(entry for entry, server in redundant.items() if server not in failed - starting)
+        return sorted(redundant)
 
     def _ask_daemon(self) -> dict[str, str]:
         """Return a reason, which may be empty, by server. Raises CtlError."""
@@ -158,7 +184,7 @@ class TakeOver:
             if needs_login(self.visible.get(name, {})):
                 return f"it needs a login in mcpd (mcpctl login {name})"
             return f"it rejects mcpd's credentials (mcpctl why {name})"
-        if state == "pending":
+        if state == "pending" and not failure:
             return "it is still starting in mcpd"
         if state == "disabled":
             return f"it is disabled in mcpd (mcpctl enable {name})"

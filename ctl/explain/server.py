@@ -245,7 +245,7 @@ def _cause(server: ServerStatus) -> str:
         return blocked
     if status == "pending":
         return f"{reason or 'connecting'}{'; the previous attempt failed: ' if message else ''}{message}"
-    health = f"connected, but {degraded}" if (degraded := server.get("degraded")) else "healthy"
+    health = f"connected, but {degraded}" if (degraded := impairment(server)) else "healthy"
     return f"{health}; last failure {ago(failure['at'])}: {message}" if failure else health
 
 

@@ -30,6 +30,8 @@ def state_phrase(status: ServerStatus) -> str:
     """Return the state as the rest of a sentence that begins with the server's name: `needs a login`."""
     from mcpd.model.status import ServerState  # takes some milliseconds
 
+    if status["status"] == "pending" and status.get("last_error"):
+        return "has failed and is starting again"
     return ServerState(status["status"]).phrase
 
 

@@ -182,7 +182,15 @@ def not_ready_exit(server: ServerStatus) -> int:
 
 def impairment(server: ServerStatus) -> str:
     """Return what is wrong with a server although it is connected; empty if nothing is known."""
-    return waiting_summary(server) or server.get("degraded", "")
+    return waiting_summary(server) or server.get("degraded", "") or _second_failure(server)
+
+
+def _second_failure(server: ServerStatus) -> str:
+    """Return why the second connection of a server that speaks both eras fails; empty if it does not."""
+    for second in server.get("connections", ())[1:]:
+        if second["status"] in ("failed", "pending") and (failure := second.get("last_error")):
+            return f"its second connection fails: {failure_summary(failure)}"
+    return ""
 
 
 def waiting_summary(server: ServerStatus) -> str:

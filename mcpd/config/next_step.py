@@ -55,6 +55,8 @@ def next_step(detail: Members, shell: Shell | None = None) -> str:
             return _after_question(detail, questions[0]["client"])
         case "connected" if degraded := server.get("degraded"):
             return _after_degradation(server, degraded)
+        case "connected" if any(map(_fails, server.get("connections", ())[1:])):
+            return f"mcpctl logs {name}"
         case "connected":
             return f"mcpctl list-tools {name}"
         case "idle":
@@ -71,6 +73,10 @@ def next_step(detail: Members, shell: Shell | None = None) -> str:
     if not failure:
         return f"mcpctl debug {name}, then: mcpctl reconnect {name}"
     return _after_failure(server, failure, detail, shell)
+
+
+def _fails(connection: Members) -> bool:
+    return connection["status"] in ("failed", "pending") and bool(connection.get("last_error"))
 
 
 def missing_program_step(program: str, shell: Shell | None, *, has_own_path: bool = False) -> str:

@@ -233,6 +233,11 @@ def test_install_without_systemd_writes_the_units_and_fails(place: Place) -> Non
     again = place.ctl("daemon", "uninstall", "--json")
     assert json.loads(again.stdout) == {"removed": []}
     assert "was not installed" in place.ctl("daemon", "uninstall").stdout
+    (own / "override.conf").unlink()
+    own.rmdir()
+    place.ctl("daemon", "install")
+    place.ctl("daemon", "uninstall")
+    assert not units.parent.exists(), "what the installation has created"
 
 
 def test_unit_contains_no_environment_variable_but_path(place: Place) -> None:

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from ctl.daemon import systemd
 from ctl.explain import checks
+from ctl.explain.doctor import server_finding
 from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import detail, failure, server
+
+
+def test_second_connection_that_fails_is_reported() -> None:
+    """The first one of the server works."""
+    first = {"revision": "2026-07-28", "status": "connected", "pid": 7}
+    second = {**first, "status": "pending", "last_error": failure(summary="exited (1): no module")}
+    found = server_finding(
+        cast("Any", detail(server("time", connections=[first, second]))), cast("Any", {"ms": 1.0}), None
+    )
+    assert (found.result, found.message) == (
+        checks.WARN,
+        "connected, but its second connection fails: exited (1): no module",
+    )
+    assert found.next == "mcpctl logs time"
 
 
 def test_missing_programs_of_servers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

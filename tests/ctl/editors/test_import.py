@@ -267,3 +267,21 @@ def test_deleted_configuration_is_not_replaced_by_an_import(
     assert not path.exists()
     daemon.answers["mcpd/config"] = {"path": str(path), "source": "none", "servers": {}}
     assert mcpctl("import", "--yes").code != 2
+
+
+def test_preview_names_the_secret_that_the_import_writes(home: Path, alone: Mcpctl) -> None:
+    """And does not ask for a value that the editor's `.env` has."""
+    (home / ".gemini").mkdir()
+    (home / ".gemini/.env").write_text("API_KEY=k-gemini\n")
+    gemini = {"mcpServers": {"api": {"command": "x", "env": {"API_KEY": "$API_KEY"}}}}
+    (home / ".gemini/settings.json").write_text(json.dumps(gemini))
+    store = home / ".config/mcpd/secrets.json"
+    store.parent.mkdir(parents=True)
+    store.write_text(json.dumps({"API_KEY": "another"}))
+    store.chmod(0o600)
+    shown = alone("import", "--dry-run").out
+    alone("import", "--yes")
+    written = ours(home)["api"]["env"]["API_KEY"]
+    assert f"API_KEY={written}" in shown
+    assert written != "${secret:API_KEY}"
+    assert "needs:" not in shown

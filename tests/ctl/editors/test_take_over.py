@@ -10,13 +10,14 @@ import pytest
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon, failure, server, status
 
-NAMES = ("good", "lazy", "hub", "ghost", "slow", "fresh")
+NAMES = ("good", "lazy", "hub", "ghost", "again", "slow", "fresh")
 DEFINITIONS = {name: {"command": "uvx", "args": [f"{name}-mcp"]} for name in NAMES}
 STATES = [
     server("good"),
     server("lazy", "idle"),
     server("hub", "needs-auth", last_error=failure("HTTP 401", kind="auth")),
     server("ghost", "failed", last_error=failure(summary="exited (1): no database")),
+    server("again", "pending", last_error=failure(summary="exited (1): no module")),
     server("slow", "pending"),
 ]
 
@@ -45,15 +46,24 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
     assert "hub: would be left on" in ran.out
     ran = mcpctl("install", "cursor", "--take-over")
     assert ran.code == 0
-    assert entries(cursor) == ["hub", "ghost", "slow", "fresh", "mcpd"]
+    assert entries(cursor) == ["hub", "ghost", "again", "slow", "fresh", "mcpd"]
     for line in (
         "  good: removed until mcpctl uninstall (provided by mcpd)",
         "  hub: left on, because it needs a login in mcpd (mcpctl login hub)",
         "  ghost: left on, because it has failed in mcpd: exited (1): no database (mcpctl why ghost)",
+        "  again: left on, because it has failed in mcpd: exited (1): no module (mcpctl why again)",
         "  slow: left on, because it is still starting in mcpd",
         "  fresh: left on, because mcpd has not loaded it",
     ):
         assert line in ran.out.splitlines()
+
+
+def test_servers_that_have_failed_are_not_also_provided(cursor: Path, mcpctl: Mcpctl, tmp_path: Path) -> None:
+    """As far as is known: without a daemon, nothing is."""
+    ran = mcpctl("install", "cursor")
+    assert "  also provided by mcpd: fresh, good, lazy, slow; disable" in ran.out
+    ran = mcpctl("install", "cursor", "--socket", str(tmp_path / "none.sock"))
+    assert "  also provided by mcpd: again, fresh, ghost, good, hub, lazy, slow; disable" in ran.out
 
 
 def test_nothing_is_taken_over_without_a_daemon(cursor: Path, mcpctl: Mcpctl, tmp_path: Path) -> None:
@@ -94,6 +104,8 @@ def test_entry_that_differs_stays_on_and_the_reason_names_the_difference(
     document = json.loads(cursor.read_text())
     document["mcpServers"]["good"]["args"] = ["--other"]
     document["mcpServers"]["unknown"] = {"command": "nobody-has-it"}
+    document["mcpServers"]["files"] = {"command": "f", "args": ["${workspaceFolder}"]}
+    document["mcpServers"]["off"] = {"disabled": True, "args": ["${workspaceFolder}"]}
     cursor.write_text(json.dumps(document))
     project = Path(".cursor/mcp.json")
     project.parent.mkdir()
@@ -103,5 +115,8 @@ def test_entry_that_differs_stays_on_and_the_reason_names_the_difference(
         "  good: left on, because mcpd's good differs from it in args: make them equal, or disable this entry"
         in lines
     )
+    assert [line[:43] for line in lines if line.startswith(("  files:", "  off:"))] == [
+        "  files: left on, because mcpctl cannot impor"[:43]
+    ]
     assert "  unknown: left on, because mcpd does not have it (mcpctl import)" in lines
     assert "  db: left on, because it is an entry for ~/src only" in lines
