@@ -22,7 +22,7 @@ from tests.fuzz.world import world
 def test_random_input_stops_nobody(tmp_path: Path) -> None:
     report = fuzz(tmp_path, seed=1, seconds=15)
     assert not report.wrong, str(report)
-    assert report.inputs.total() > 100
+    assert report.inputs.total() > 50, "only those of `warm_up`"
 
 
 BUGGY = Path(__file__).with_name("buggy.py")
