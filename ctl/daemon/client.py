@@ -77,6 +77,8 @@ class DaemonClient:
         """`connection` is one that exists already; `path` then only says in errors where it leads."""
         self.path = path
         self._received = bytearray()
+        self._longest = float("inf")
+        """Bytes that may be received before they are used."""
         self._last_id = 0
         self.connection = self._connect(path) if connection is None else connection
 
@@ -261,6 +263,10 @@ class DaemonClient:
             if not chunk:
                 raise self._closed(None, method, sent=True)
             self._received += chunk
+            if len(self._received) > self._longest:
+                raise DaemonUnreachable(
+                    f"a line of more than {self._longest:.0f} bytes came instead of {method}"
+                )
         line = self._received[:end].decode("utf-8", "surrogateescape")
         del self._received[: end + 1]
         return line

@@ -30,6 +30,8 @@ CONNECT_TIMEOUT = 60.0
 _EXIT_TIMEOUT = 0.5
 """Seconds that ssh has to exit after it closed its output."""
 _MAX_ERRORS = 16 * 1024
+_MAX_GREETING = 1 << 20
+"""Bytes before the relay's hello: what a login shell prints."""
 """Bytes that are kept of what ssh and the other machine write to stderr."""
 _OPTIONS = (
     "-T",
@@ -174,6 +176,7 @@ class RemoteClient(DaemonClient):
         self._ssh = SshProcess(host, socket_option, may_start=may_start, asks=sys.stderr.isatty())
         super().__init__(f"mcpd on {host}", self._ssh.stream)
         end = time.monotonic() + CONNECT_TIMEOUT
+        self._longest = _MAX_GREETING
         try:
             while (hello := read_hello(self._read_line(end, HELLO), host)) is None:
                 pass
@@ -185,7 +188,7 @@ class RemoteClient(DaemonClient):
                 self._ssh.failure()  # ends it
                 raise DaemonUnreachable(f"{host} did not answer within {CONNECT_TIMEOUT:.0f} s") from None
             raise
-        self._ssh.is_greeted = True
+        self._ssh.is_greeted, self._longest = True, float("inf")
         self.difference = hello.difference(host)
         """A remark if the other machine has another version."""
 

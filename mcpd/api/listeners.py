@@ -358,7 +358,7 @@ def _accept_peer(connection: sockets.socket) -> int | None:
     return None
 
 
-class _UndecidedConnection:
+class PendingConnection:
     """A connection that has not sent anything yet. Evictable."""
 
     def __init__(self) -> None:
@@ -374,7 +374,7 @@ async def speaks_http(connection: sockets.socket, slot: Slot) -> bool | None:
 
     Returns None if the client left or was evicted.
     """
-    undecided = _UndecidedConnection()
+    undecided = PendingConnection()
     with undecided.scope, slot.held_by(undecided):
         while True:
             try:

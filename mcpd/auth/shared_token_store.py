@@ -20,6 +20,8 @@ _CONTENT, _LEASE = "mcpd:logins", "mcpd:logins:lease"
 _LEASE_SECONDS = 40
 """For one renewal, with its repetition."""
 _TIMEOUT = 2.0
+_FAILURES = (redis.RedisError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What the library raises, also for an answer that is nonsense."""
 _SAVE = """
 if redis.call("get", KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call("pexpire", KEYS[1], ARGV[3])
@@ -76,7 +78,7 @@ class SharedTokenStore(TokenStore):
                 self._held_until, self.other_daemon = held_until, ""
             else:
                 self.other_daemon = "another replica"
-        except redis.RedisError as error:
+        except _FAILURES as error:
             self.other_daemon = f"Redis cannot be used ({_reason(error)}); another replica, perhaps,"
 
     def change(self, edit: Callable[[StoredLogins], StoredLogins]) -> StoredLogins:
@@ -92,13 +94,13 @@ class SharedTokenStore(TokenStore):
             self._held_until = 0.0
             try:
                 self._redis.eval(_RELEASE, 1, _LEASE, self._name)
-            except redis.RedisError:
+            except _FAILURES:
                 return  # it expires
 
     def _load(self) -> bytes | None:
         try:
             data = self._redis.getrange(_CONTENT, 0, MAX_SIZE)
-        except redis.RedisError as error:
+        except _FAILURES as error:
             self.is_locked = True  # until Redis is back
             raise StoreError(f"cannot read the logins from Redis: {_reason(error)}") from None
         return data if isinstance(data, bytes) and data else None
@@ -107,7 +109,7 @@ class SharedTokenStore(TokenStore):
         held_until = time.monotonic() + _LEASE_SECONDS
         try:
             saved = self._redis.eval(_SAVE, 2, _LEASE, _CONTENT, self._name, data, _LEASE_SECONDS * 1000)
-        except redis.RedisError as error:
+        except _FAILURES as error:
             raise OSError(None, _reason(error)) from None
         if not saved:
             self._held_until = 0.0
@@ -117,10 +119,10 @@ class SharedTokenStore(TokenStore):
     def _keep_copy(self) -> None:
         try:
             self._redis.copy(_CONTENT, f"{_CONTENT}:damaged", replace=True)
-        except redis.RedisError as error:
+        except _FAILURES as error:
             raise StoreError(f"cannot copy damaged logins in Redis: {_reason(error)}") from None
 
 
-def _reason(error: redis.RedisError) -> str:
+def _reason(error: Exception) -> str:
     """Return why Redis did not answer, without what may contain a password."""
     return type(error).__name__

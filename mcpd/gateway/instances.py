@@ -65,8 +65,11 @@ class DedicatedServers:
         share = server.spec.share
         if share == "all" and server.elicitation_history.separates_clients:
             share = "client" if session.context.accepts_server_requests else "all"
-        if share == "all" or server.original is not None or session.is_anonymous:
+        person = session.client.person
+        if share == "all" or server.original is not None or (session.is_anonymous and not person):
             return server
+        if session.is_anonymous:
+            owner = ("person", person)  # the same on all of its connections
         if server.state is ServerState.DISABLED:
             return server  # it refuses the call and says how to enable it
         if share != "client":

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 import signal
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from joserfc.jwk import ECKey, OctKey
 
 from tests.e2e.harness import BOUND, Daemon, Json, fake, in_flight, running, wait_until
 from tests.e2e.web import BOTH, Session, ask
+from tests.stopwatch import stopwatch, within
 
 AUDIENCE = "https://localhost/mcp"
 KEY = ECKey.generate_key("P-256", parameters={"kid": "one"})
@@ -259,3 +262,37 @@ def test_daemon_that_stops_finishes_its_calls(tmp_path: Path) -> None:
             call.join(BOUND)
             assert "error" not in outcome[0].json()
         assert daemon.process.wait(BOUND) == 0
+
+
+def test_groups_of_a_new_token_end_the_session(daemon: Daemon, issuer: Issuer) -> None:
+    """A person may use several tokens on one connection, which is not counted as several clients for ever."""
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    with daemon.client() as control, client(daemon, issuer.token("kim", groups=["admins"])) as http:
+        session = Session(http)
+        assert http.post("/mcp", json=ping, headers=session.headers).status_code == 200
+        http.headers["Authorization"] = f"Bearer {issuer.token('kim', groups=['staff'])}"
+        assert http.post("/mcp", json=ping, headers=session.headers).status_code == 404
+        for number in range(100):
+            token = issuer.token("kim", groups=["admins", f"g{number}"])
+            http.headers["Authorization"] = f"Bearer {token}"
+            assert tools(http) == {"one", "two"}
+        assert len(control.request("mcpd/clients")["clients"]) < 40
+
+
+def test_token_that_expires_ends_the_use_of_each_path(daemon: Daemon, issuer: Issuer) -> None:
+    """Also on a connection that repeats its requests."""
+    token = issuer.token(groups=["admins"], exp=int(time.time()) - 57)  # the clocks may differ by 60 s
+    with client(daemon, token) as http:
+        assert http.get("/metrics").status_code == 403
+        wait_until(lambda: http.get("/metrics").status_code == 401, lambda: daemon.log)
+        assert ask(http, "/mcp", "tools/list").status_code == 401
+
+
+def test_handshakes_that_stall_make_nobody_wait(daemon: Daemon, issuer: Issuer) -> None:
+    with client(daemon, issuer.token(groups=["admins"])) as http, ExitStack() as stack:
+        address = ("127.0.0.1", http.base_url.port)
+        for _ in range(600):
+            stack.enter_context(socket.create_connection(address, timeout=BOUND))
+        with stopwatch() as watch:
+            assert tools(http) == {"one", "two"}
+        assert within(watch.seconds, 5.0)

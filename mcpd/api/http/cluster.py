@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
+import math
 from contextlib import suppress
 
 import httpx
@@ -22,12 +23,15 @@ from mcpd.api.http.exchange import HttpExchange, ServeRequest
 from mcpd.api.http.parser import Head
 from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, refuse_request, sse_event
 from mcpd.config.http import ClusterSettings
-from mcpd.model.errors import LinkLost
+from mcpd.model.errors import LinkLost, ProtocolViolation
+from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.model.replica import OWNER_END, Replica
 from mcpd.privacy.logs import FROM_OUTSIDE
+from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection import describe_error, is_unreachable
 from mcpd.transports.http_client.connection_pool import ConnectionPool
 from mcpd.wire import message as wire
+from mcpd.wire.limits import TooMuchStructure
 
 log = logging.getLogger("mcpd.http")
 
@@ -37,6 +41,7 @@ _SESSION_HEADER = b"mcp-session-id"
 _SESSION_QUERY = "session="
 _MAX_OWNER = 400
 _MAX_KNOWN = 1000
+_MAX_ANSWER = 2 * MAX_MESSAGE
 _HOP_BY_HOP = frozenset(
     b"connection content-length expect keep-alive te trailer transfer-encoding upgrade".split()
 )
@@ -149,13 +154,12 @@ async def _relay(response: httpx.Response, exchange: HttpExchange, body: bytes) 
     try:
         if kind.startswith(EVENT_STREAM):
             exchange.stream(EVENT_STREAM, EVENT_HEADERS)
-            async for part in response.stream:
-                exchange.write(part)
+            await bodies.feed_body(response, exchange.write, math.inf)
             exchange.end()
         else:
-            content = b"".join([part async for part in response.stream])
+            content = await bodies.read(response, _MAX_ANSWER)
             exchange.respond(response.status_code, content, kind, _own_headers(response))
-    except httpx.TransportError:
+    except (httpx.TransportError, bodies.BodyTooLarge, ProtocolViolation, TooMuchStructure):
         _fail(exchange, body)
     finally:
         await response.stream.aclose()

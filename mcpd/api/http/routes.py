@@ -113,7 +113,7 @@ class HttpPort:
         if self.tls is None:
             await self._serve(connection, slot)
         else:
-            await self.tls.serve(connection, partial(self._serve, slot=slot))
+            await self.tls.serve(connection, slot, partial(self._serve, slot=slot))
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         handler = partial(RouteHandler, self.routes)
@@ -277,7 +277,7 @@ class RouteHandler:
             routes.principal, ClientIdentity(via="http", pid=pid, peer_pid=pid), self._client
         )
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
-        self._people: dict[str, McpHandler] = {}
+        self._people: dict[Person, McpHandler] = {}
         """Those who use this connection, which may be that of a balancer."""
         self._rpc = HttpRpc(gateway, self._client, pid, spawn) if routes.serves_rpc else None
         self.admit = routes.guard.admit
@@ -337,16 +337,16 @@ class RouteHandler:
         return serve_while_valid
 
     def _handler_of(self, person: Person) -> McpHandler:
-        handler = self._people.get(person.name)
-        if handler is None or handler.principal.client.groups != person.groups:
+        handler = self._people.get(person)
+        if handler is None:
             if len(self._people) >= _MAX_PEOPLE:
                 self._close_people("evicted: too many people use this connection")
             client = self._operations.clients.add(None, person.name)
             identity = ClientIdentity(via="http", person=person.name, groups=person.groups)
-            handler = McpHandler(
-                self._routes.endpoint, Principal(f"person {person.name}", identity, client), self._spawn
-            )
-            self._people[person.name] = handler
+            # A session ends for a person whose groups have changed: they decide what it shows.
+            name = f"person {person.name} {sorted(person.groups)}"
+            handler = McpHandler(self._routes.endpoint, Principal(name, identity, client), self._spawn)
+            self._people[person] = handler
         return handler
 
     def _serve_last(self, serve: ServeRequest, body: bytes, exchange: HttpExchange) -> None:
@@ -368,7 +368,16 @@ class RouteHandler:
             exchange.respond(503, f"{why}\n".encode(), TEXT)
         elif path != METRICS:
             exchange.respond(200, b'{"status":"ok"}')
-        elif self._routes.network is not None and self._routes.network.person(exchange.head) is not None:
+        else:
+            self._serve_metrics(exchange)
+
+    def _serve_metrics(self, exchange: HttpExchange) -> None:
+        try:
+            person = self._routes.guard.person(exchange.head)
+        except BadRequest as error:
+            _refuse(error, b"", exchange)
+            return
+        if person is not None:
             exchange.respond(403, b"the metrics are for the person who runs mcpd\n", TEXT)
         else:
             self._spawn(lambda: self._metrics(exchange))

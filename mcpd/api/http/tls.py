@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import trio
 
+from mcpd.api.listeners import PendingConnection, Slot
 from mcpd.config.http import TlsFiles
 
 HANDSHAKE_TIMEOUT = 10.0
@@ -42,7 +43,7 @@ class TlsServer:
             self._loaded = modified
 
     async def serve(
-        self, connection: sockets.socket, handle: Callable[[sockets.socket], Awaitable[None]]
+        self, connection: sockets.socket, slot: Slot, handle: Callable[[sockets.socket], Awaitable[None]]
     ) -> None:
         """Run `handle` with a socket that carries the decrypted data. Returns when it has ended.
 
@@ -52,10 +53,16 @@ class TlsServer:
             self._load()
         transport = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
         stream = trio.SSLStream(transport, self._context, server_side=True, https_compatible=True)
-        try:
-            with trio.fail_after(HANDSHAKE_TIMEOUT):
-                await stream.do_handshake()
-        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):
+        pending, is_done = PendingConnection(), False
+        with (
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+            pending.scope,
+            slot.held_by(pending),
+            trio.move_on_after(HANDSHAKE_TIMEOUT),
+        ):
+            await stream.do_handshake()
+            is_done = True
+        if not is_done:
             return
         inner, outer = sockets.socketpair()
         with inner, outer:

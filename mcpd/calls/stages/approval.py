@@ -72,6 +72,10 @@ def lasting_rule(client: ClientFacts, use: tuple[str, ItemKind, str]) -> dict[st
         rule["executables"] = [client.executable]
     else:
         rule["transports"] = [client.transport]
+    if client.person:
+        if _PATTERN.search(client.person):
+            raise NoLastingRuleError(f"a rule cannot contain the name {client.person!r} literally")
+        rule["people"] = [client.person]
     return {**rule, "servers": [server], _MEMBERS[kind]: [name]}
 
 
@@ -280,7 +284,7 @@ class Approvals:
         ):
             return None
         why = f" ({pending.rule.reason})" if pending.rule.reason else ""
-        answers = {key: label for key, label in _ANSWERS.items() if key != "always" or _can_last(pending)}
+        answers = {key: label for key, label in _ANSWERS.items() if key != "always" or _may_last(pending)}
         shown = f" with {pending.arguments}" if pending.arguments else ""
         body = {
             "message": f"May the {kind} '{_visible(name)}' of {server} be used{shown}? "
@@ -350,6 +354,8 @@ class Approvals:
         """Return what a client's answer amounts to: `once` if a rule cannot be written."""
         if answer != "always" or pending.answer:
             return answer
+        if pending.client.person:  # only the person who runs mcpd changes the configuration
+            return "once"
         try:
             await self._write_rule(pending, "the client")
         except (NoLastingRuleError, McpdError) as error:
@@ -378,7 +384,10 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-def _can_last(pending: _Pending) -> bool:
+def _may_last(pending: _Pending) -> bool:
+    """Return whether the client may make the approval permanent."""
+    if pending.client.person:
+        return False
     try:
         lasting_rule(pending.client, pending.use)
     except NoLastingRuleError:
