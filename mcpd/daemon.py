@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import attrs
 import trio
@@ -171,7 +171,8 @@ class _Daemon:
         cluster = None if options.http is None else options.http.cluster
         self._cluster, self._redis = _join_cluster(cluster), "" if cluster is None else cluster.redis
         if cluster is not None:
-            redactor.add([cluster.key, *filter(None, [urlsplit(cluster.redis).password])])
+            password = urlsplit(cluster.redis).password or ""
+            redactor.add(filter(None, [cluster.key, password, unquote(password)]))
         # 1. What is on disk.
         self._state = state = Path(paths.state_dir(environ))
         self._state_file = StateFile(state, Path(paths.cache_dir(environ)))

@@ -85,7 +85,7 @@ def _set_host(cli: CliContext, host: str) -> None:
 
 def _option(name: str, apply: Callable[[CliContext, Any], None], help: str, **more: object) -> click.Option:
     def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
-        if value and ctx.find_root().obj is not None:
+        if value not in (None, False) and ctx.find_root().obj is not None:
             apply(_cli_context(ctx), value)
 
     return click.Option(

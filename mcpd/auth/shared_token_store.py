@@ -47,6 +47,7 @@ class SharedTokenStore(TokenStore):
     """Redis at a URL. See `TokenStore`; the lock is a lease for one renewal or change."""
 
     must_be_sealed = True
+    timeout = 4 * _TIMEOUT
     patience = float(_LEASE_SECONDS)
 
     def __init__(self, url: str, key: SharedKey) -> None:

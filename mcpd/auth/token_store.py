@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import math
 import os
 import re
 import stat
@@ -204,6 +205,8 @@ class TokenStore:
 
     must_be_sealed = False
     """Whether what is not encrypted is not used: others may have written it."""
+    timeout = math.inf
+    """Seconds that an operation may take; it is abandoned then."""
     patience = 0.0
     """Seconds for which another daemon may keep the logins while it renews one."""
 
@@ -462,7 +465,10 @@ class LoginFile:
 
     async def read(self) -> StoredLogins:
         """Return the contents, empty if they cannot be read, and take the lock if it is free."""
-        return await self._run(self.store.open)
+        try:
+            return await self._run(self.store.open)
+        except StoreError:
+            return StoredLogins()
 
     async def check_key(self) -> str:
         return await self._run(self.store.check_key)
@@ -472,7 +478,10 @@ class LoginFile:
         until = trio.current_time() + self.store.patience
         while True:
             if not self.store.is_keeper:
-                await self._run(self.store.claim)
+                try:
+                    await self._run(self.store.claim)
+                except StoreError:
+                    return False
             if self.store.is_keeper or not self.store.other_daemon:
                 return True
             if trio.current_time() >= until:
@@ -483,7 +492,13 @@ class LoginFile:
         await self._run(self.store.change, edit)
 
     async def _run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        return await trio.to_thread.run_sync(function, *arguments, limiter=self._turn)
+        """Raises StoreError if it takes longer than the store's `timeout`."""
+        is_bounded = self.store.timeout < math.inf
+        with trio.move_on_after(self.store.timeout):
+            return await trio.to_thread.run_sync(
+                function, *arguments, limiter=self._turn, abandon_on_cancel=is_bounded
+            )
+        raise StoreError(f"{self.store.path} took longer than {self.store.timeout:g} s")
 
 
 _WRITE_INTERVAL = 1.0

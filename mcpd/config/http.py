@@ -124,8 +124,9 @@ def _cluster(value: object) -> ClusterSettings:
         raise Invalid(f"needs a `key` of at least {_MIN_KEY} characters", fix)
     if not re.fullmatch(r"http://[^\s/@?#]+", found.address):
         raise Invalid("needs the `address` of this replica", "write http://HOST:PORT, without a path")
-    if found.redis and not re.match(r"(rediss?|unix)://.", found.redis):
-        raise Invalid("has an invalid URL in `redis`", "write redis://HOST:6379/0")
+    if found.redis and not _REDIS.fullmatch(found.redis):
+        fix = "write redis://:PASSWORD@HOST:6379/0, with %2F for a slash in the password"
+        raise Invalid("has an invalid URL in `redis`", fix)
     for package, extra in (("cryptography", "keys"), ("redis", "redis" if found.redis else "")):
         if extra and find_spec(package) is None:
             raise Invalid(f"needs the package `{package}`", f"install mcpd with the extra `{extra}`")
@@ -133,6 +134,9 @@ def _cluster(value: object) -> ClusterSettings:
 
 
 _MIN_KEY = 32
+_REDIS = re.compile(
+    r"rediss?://([^\s/@?#]*@)?([\w.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?(/[0-9]{1,4})?|unix:///[^\s?#]+"
+)
 Cluster = NewType("Cluster", ClusterSettings)
 register(Cluster, _cluster, object_schema(ClusterSettings))
 Jwt = NewType("Jwt", JwtSettings)

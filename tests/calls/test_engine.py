@@ -79,8 +79,8 @@ async def test_only_requests_of_a_modern_client_carry_a_state(w: World) -> None:
 async def test_signed_state_reaches_its_server_only(w: World) -> None:
     user = w.user("modern")
     sign = w.gateway.calls.questions.signer.sign
-    put(user, name="t", requestState=sign(NAME, b'{"a":1}'))  # type: ignore[arg-type]
-    assert refusal(put(user, name="t", requestState=sign("other", b"1"))) == -32602  # type: ignore[arg-type]
+    put(user, name="t", requestState=sign(f"{NAME}\n", b'{"a":1}'))  # type: ignore[arg-type]
+    assert refusal(put(user, name="t", requestState=sign("other\n", b"1"))) == -32602  # type: ignore[arg-type]
     assert [request["params"]["requestState"] for request in sent(w)] == [{"a": 1}]
 
 

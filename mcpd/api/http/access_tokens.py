@@ -110,9 +110,12 @@ class AccessTokens:
         if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
             raise TokenRefused(f"the token has no claim `{settings.person}` that names a person")
         groups, scopes = claims.get(settings.groups), claims.get("scope")
+        groups = [groups] if isinstance(groups, str) else groups
         known = [each for each in groups if isinstance(each, str)] if isinstance(groups, list) else []
         known += scopes.split() if isinstance(scopes, str) else ()
-        return Person(name, tuple(known[:_MAX_GROUPS]), float(claims["exp"]))
+        if len(known) > _MAX_GROUPS:  # a rule may deny something to any of them
+            raise TokenRefused(f"the token has more than {_MAX_GROUPS} groups and scopes")
+        return Person(name, tuple(known), float(claims["exp"]))
 
     async def run(self) -> None:
         """Fetch the keys again and again, until cancelled."""

@@ -26,8 +26,7 @@ class TlsServer:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._context: ssl.SSLContext
         self._loaded: object = None
         try:
             self._load()
@@ -36,11 +35,14 @@ class TlsServer:
             raise OSError(error.errno, f"cannot use {files.certificate} with {files.key}: {why}") from None
 
     def _load(self) -> None:
+        """Use the files, if they have changed. Raises OSError; the old certificate is used then."""
         files = self._files
         modified = [os.stat(path).st_mtime_ns for path in (files.certificate, files.key)]
         if modified != self._loaded:
-            self._context.load_cert_chain(files.certificate, files.key)
-            self._loaded = modified
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.load_cert_chain(files.certificate, files.key)
+            self._context, self._loaded = context, modified
 
     async def serve(
         self, connection: sockets.socket, slot: Slot, handle: Callable[[sockets.socket], Awaitable[None]]

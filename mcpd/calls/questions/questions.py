@@ -44,7 +44,7 @@ class Questions:
         """
         if self.suspended.resume(caller, request):
             return None
-        return self.signer.restore(server, params)
+        return self.signer.restore(f"{server}\n{caller.identify(request.context).person}", params)
 
     def on_call_ended(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and forget that it was suspended."""

@@ -64,7 +64,8 @@ def pass_on(call: Call, needed: InputRequired, signer: StateSigner) -> bytes:
     """Return the result for a modern client, which answers with a new request."""
     members = dict(needed.members)
     if needed.state is not None:
-        sealed = signer.sign(call.server.spec.name, needed.state)
+        person = call.caller.identify(call.context).person
+        sealed = signer.sign(f"{call.server.spec.name}\n{person}", needed.state)
         members["requestState"] = Raw(msgspec.json.encode(sealed))
     return msgspec.json.encode(members)
 
@@ -147,7 +148,7 @@ class StateSigner:
         self._key = replica.key or os.urandom(32)
 
     def sign(self, server: str, state: Raw) -> str:
-        """Return the server's `requestState` (JSON) with a signature."""
+        """Return the server's `requestState` (JSON) with a signature. `server`: its name, and the person."""
         text = bytes(state).decode("utf-8", "surrogatepass")
         return f"{self._replica.owner}{_SIGNED_PREFIX}{self._signature(server, text)}.{text}"
 
