@@ -2,7 +2,7 @@
 # and again whenever a list of requirements changes. `make clean` removes it.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak conformance check format \
+.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak team conformance check format \
 	site bench bench-peers counts docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
@@ -69,6 +69,9 @@ fuzz: .venv/made ## Send random inputs to a daemon through every way in; SECONDS
 
 soak: .venv/made interop npm ## Keep a daemon busy for an hour; VARIANT=load, churn or all; SECONDS=60 shortens it
 	@$(BIN)/python -m tests.soak --variant $(VARIANT) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+team: .venv/made interop ## Let clients use three replicas behind HAProxy, and kill replicas meanwhile; SECONDS=20, ARGS=--bench
+	@$(BIN)/python -m tests.team $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 site: .venv/made ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -82,8 +82,8 @@ def _hello() -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
 
 
-def new_session(port: int, path: bytes) -> bytes:
-    """Initialize a session and return its ID."""
+def new_session(port: int, path: bytes, more: bytes = b"") -> bytes:
+    """Initialize a session and return its ID. `more`: lines of further headers."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as connection:
         session = b""
         for body in (_hello(), b'{"jsonrpc":"2.0","method":"notifications/initialized"}'):
@@ -92,8 +92,8 @@ def new_session(port: int, path: bytes) -> bytes:
             )
             connection.sendall(
                 b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
-                b"Accept: application/json, text/event-stream\r\n%bContent-Length: %d\r\n\r\n%b"
-                % (path, port, known, len(body), body)
+                b"Accept: application/json, text/event-stream\r\n%b%bContent-Length: %d\r\n\r\n%b"
+                % (path, port, more, known, len(body), body)
             )
             head = connection.recv(1 << 16).split(b"\r\n\r\n")[0]
             at = head.lower().find(b"mcp-session-id: ")

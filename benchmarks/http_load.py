@@ -57,16 +57,23 @@ class Direct:
         *,
         path: bytes = b"/mcp",
         session: bytes = b"",
+        more: bytes = b"",
         calls: Callable[[str], Calls] | None = None,
     ) -> None:
-        """`calls` makes requests of another kind than those of MCP, and checks their responses."""
+        """`calls` makes requests of another kind than those of MCP, and checks their responses. `more`: lines
+        of further headers.
+        """
         self._port = port
         self._calls = calls or partial(_Calls, meta=META if era == "modern" else None)
         headers = HEADERS[era]
         self._head = (
-            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
-            b"Accept: application/json, text/event-stream\r\n" % (path, port)
-        ) + (headers.replace(b"0123456789abcdef", session) if session else headers)
+            (
+                b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+                b"Accept: application/json, text/event-stream\r\n" % (path, port)
+            )
+            + (headers.replace(b"0123456789abcdef", session) if session else headers)
+            + more
+        )
         self._open: list[socket.socket] = []
 
     def close(self) -> None:
@@ -151,6 +158,8 @@ def _receive(connection: socket.socket) -> bytes:
     data = connection.recv(1 << 16)
     end = data.find(b"\r\n\r\n")
     at = data.find(b"Content-Length: ", 0, end)
+    if at < 0:
+        at = data.find(b"content-length: ", 0, end)  # as balancers write it
     if at < 0:
         parts = [data]
         while not parts[-1].endswith(b"0\r\n\r\n"):

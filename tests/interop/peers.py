@@ -154,16 +154,21 @@ def listening(argv: Sequence[str], port: int, environ: Mapping[str, str] | None 
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + STARTS_WITHIN
-        while True:
-            assert process.poll() is None, f"{argv[0]} exited with {process.returncode}"
-            assert time.monotonic() < deadline, f"{argv[0]} does not listen"
-            try:
-                socket.create_connection(("localhost", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.05)  # there is no event to wait for, so poll the port
+        wait_for_port(process, port)
         yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
+
+
+def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until the program accepts connections. There is no event for this."""
+    deadline = time.monotonic() + STARTS_WITHIN
+    while True:
+        assert process.poll() is None, f"{process.args!r} exited with {process.returncode}"
+        assert time.monotonic() < deadline, f"{process.args!r} does not listen"
+        try:
+            socket.create_connection(("localhost", port), 1).close()
+            break
+        except OSError:
+            time.sleep(0.05)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-LIMIT = 200.0
+LIMIT = float(os.environ.get("CLIENT_LIMIT", "200"))
 """Seconds after which a client gives up by itself, so that it can say what it was waiting for."""
 
 
