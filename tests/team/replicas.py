@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -30,7 +31,7 @@ _LOGGED = re.compile(r"(\S+) (-?\d+) (\S\S) (\S+) \S+?[?&]job=([\w-]+) (\S*)")
 class Replica:
     """One of them, which can be killed and started again at the same port."""
 
-    def __init__(self, name: str, home: Path, servers: Mapping[str, harness.Json]) -> None:
+    def __init__(self, name: str, home: Path, servers: Mapping[str, Any]) -> None:
         self.name = name
         self.address = f"127.0.0.1:{free_port()}"
         self._home = home
@@ -94,7 +95,7 @@ class Team:
 
 
 @contextmanager
-def running(home: Path, servers: Mapping[str, harness.Json]) -> Iterator[Team]:
+def running(home: Path, servers: Mapping[str, Any]) -> Iterator[Team]:
     """Start everything. The balancer sends the token with the requests that have none."""
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:

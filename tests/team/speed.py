@@ -25,7 +25,7 @@ _TOKEN = f"Authorization: Bearer {replicas.TOKEN}\r\n".encode()
 
 def measure(home: Path) -> list[str]:
     """Measure p50 and calls per second, and return the figures that are missed."""
-    with replicas.running(home, on_pipes(1)) as team, ExitStack() as held:
+    with replicas.running(home, {**on_pipes(1)}) as team, ExitStack() as held:
         port = int(team.replicas[0].address.rpartition(":")[2])
 
         def client(port: int, era: str, session: bytes = b"") -> Direct:
