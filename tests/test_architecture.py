@@ -51,12 +51,12 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_133,
-    "mcpd/api": 6_827,
-    "mcpd/auth": 5_408,
-    "mcpd/calls": 6_959,
+    "mcpd": 1_134,
+    "mcpd/api": 6_869,
+    "mcpd/auth": 5_424,
+    "mcpd/calls": 6_960,
     "mcpd/client": 1_667,
-    "mcpd/config": 4_953,
+    "mcpd/config": 4_957,
     "mcpd/files": 620,
     "mcpd/gateway": 3_425,
     "mcpd/io": 820,

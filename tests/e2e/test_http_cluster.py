@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.harness import BOUND, Daemon, Json, fake, in_flight, running
-from tests.e2e.web import HttpEndpoint, Session, ask, http_endpoint, messages, request
+from tests.e2e.web import HttpEndpoint, Session, ask, events, http_endpoint, messages, request
 from tests.interop.peers import free_port
 
 KEY = "k" * 32
@@ -114,11 +114,22 @@ def test_session_of_a_replica_that_is_gone_has_ended(second: Daemon, mortal: Dae
         waiting = threading.Thread(target=lambda: answers.append(call(two, session, "late", seconds=300)))
         waiting.start()
         in_flight(mortal, "one", 1)
-        mortal.process.kill()
-        mortal.process.wait(BOUND)
+        streamed = request(
+            "tools/call", "s", name="one__progress", arguments={"total": 300}, _meta={"progressToken": "p"}
+        )
+        with one.stream("POST", "/mcp", json=streamed, headers=session.headers) as stream:
+            first = next(events(stream.iter_raw()))
+            mortal.process.kill()
+            mortal.process.wait(BOUND)
         waiting.join(BOUND)
+        assert answers[0].status_code == 200
         assert answers[0].json()["error"]["data"]["may_have_run"] is True
         assert call(two, session, "pid").status_code == 404
+        assert two.get("/mcp", headers=session.headers).status_code == 404
+        headers = {**session.headers, "Last-Event-ID": str(first.id)}
+        [resumed] = messages(two.get("/mcp", headers=headers))
+        assert resumed["id"] == "s"
+        assert resumed["error"]["data"]["may_have_run"] is True
 
 
 @pytest.mark.parametrize("owner", ["", "x", "gAAAAAB", "g" * 300, "g" * 1000, "é"])

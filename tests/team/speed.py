@@ -13,7 +13,7 @@ from benchmarks.http_endpoint import new_session
 from benchmarks.http_load import Direct
 from tests.conformance import server_side, suite
 from tests.conformance.references import REFERENCES
-from tests.interop.clients.drivers import stdio
+from tests.interop.peers import free_port, listening
 from tests.team import replicas
 
 ROUNDS, CALLS = 5, 300
@@ -69,9 +69,13 @@ def measure(home: Path) -> list[str]:
 def conformance(home: Path) -> list[str]:
     """Run the scenarios of each revision through the balancer, and return what fails."""
     reference = REFERENCES[0]
-    server = stdio(*reference.stdio(), environ={"PYTHONPATH": str(reference.imports)})
+    port, environ = free_port(), {"PYTHONPATH": str(reference.imports)}
+    server = {"url": f"http://127.0.0.1:{port}/mcp"}  # one for all replicas: scenarios change its lists
     faults = []
-    with replicas.running(home / "reference", {"reference": server}) as team:
+    with (
+        listening(reference.http(port), port, environ),
+        replicas.running(home / "reference", {"reference": server}) as team,
+    ):
         for revision in reference.revisions:
             names = suite.scenarios("server", revision)
             url, out = team.url("/servers/reference/mcp"), home / "conformance" / revision

@@ -21,7 +21,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from mcpd.api.http.connection import SpawnTask
 from mcpd.api.http.exchange import HttpExchange, ServeRequest
 from mcpd.api.http.parser import Head
-from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, refuse_request, sse_event
+from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, end_with_error
 from mcpd.config.http import ClusterSettings
 from mcpd.model.errors import LinkLost, ProtocolViolation
 from mcpd.model.message_limit import MAX_MESSAGE
@@ -180,8 +180,12 @@ def _fail(exchange: HttpExchange, body: bytes) -> None:
     except wire.BadFrame:
         key = b""
     if not exchange.is_streaming:
-        refuse_request(exchange, error, key)
-        return
-    if key:
-        exchange.write(sse_event(wire.error(key, wire.error_body(error.rpc, error.message, error.data()))))
-    exchange.end()
+        # With another status than 200, SDKs end their client instead of the call.
+        status = 200 if key else error.http
+        exchange.respond(
+            status, wire.error(key or b"null", wire.error_body(error.rpc, error.message, error.data()))
+        )
+    elif key:
+        end_with_error(exchange, error, key)
+    else:
+        exchange.end()

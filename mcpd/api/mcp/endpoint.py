@@ -149,7 +149,7 @@ class McpHandler:
             view = None
         http = self.endpoint.find_session(head, view, scope, self.principal)
         if http is None:
-            respond_error(exchange, 404, "unknown or expired session: send initialize again")
+            legacy.refuse_unknown_session(head, exchange)
         elif head.method == "DELETE":
             self.endpoint.sessions.delete(http, exchange)
         elif not accepts_event_stream(head):

@@ -86,6 +86,12 @@ def refuse_request(exchange: HttpExchange, error: McpdError, key: bytes) -> None
     exchange.respond(error.http, wire.error(key or b"null", body))
 
 
+def end_with_error(exchange: HttpExchange, error: McpdError, key: bytes) -> None:
+    """End the event stream of a request."""
+    exchange.write(sse_event(wire.error(key, wire.error_body(error.rpc, error.message, error.data()))))
+    exchange.end()
+
+
 MAX_MESSAGES = 100
 """Messages in one batch."""
 

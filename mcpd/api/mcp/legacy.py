@@ -21,12 +21,19 @@ from mcpd.api.mcp.frames import (
     BatchReply,
     accepts_event_stream,
     count_requests,
+    end_with_error,
     is_request,
     respond_error,
 )
 from mcpd.api.mcp.kept_sessions import IDLE_TIMEOUT, MAX_SESSIONS, KeptSession, SessionFile, hashed
 from mcpd.api.mcp.restore_legacy import handshake_params, replay_handshake, resubscribe
-from mcpd.api.mcp.streams import KeptBytes, ResumableStream, SessionStreams, request_of_earlier_daemon
+from mcpd.api.mcp.streams import (
+    KeptBytes,
+    ResumableStream,
+    SessionStreams,
+    request_of,
+    request_of_earlier_daemon,
+)
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
@@ -376,6 +383,19 @@ def listen(http: LegacyHttpSession, head: Head, exchange: HttpExchange) -> None:
         stream.attach(exchange)
     if stream.standalone:
         http.streams.deliver_pending(stream)
+
+
+def refuse_unknown_session(head: Head, exchange: HttpExchange) -> None:
+    """Handle GET or DELETE in a session that has ended, here or with another replica.
+
+    Who resumes the stream of a request gets an error for this request: after 404, SDKs let the call wait.
+    """
+    key = request_of(head.get(b"last-event-id") or "")
+    if key and head.method == "GET" and accepts_event_stream(head):
+        exchange.stream(EVENT_STREAM, EVENT_HEADERS)
+        end_with_error(exchange, LinkLost("the session has ended; the call may have run"), key)
+    else:
+        respond_error(exchange, 404, "unknown or expired session: send initialize again")
 
 
 def receive(http: LegacyHttpSession, message: Message, exchange: HttpExchange) -> None:

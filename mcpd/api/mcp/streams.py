@@ -23,6 +23,13 @@ _REQUEST_KEY = re.compile(rb'-?[0-9]{1,15}|"[\w.:-]{1,64}"', re.ASCII)
 _RETRY = b"retry: 1000\n"
 
 
+def request_of(event_id: str) -> bytes:
+    """Return the JSON-RPC id of the request that an event's stream is for; empty if it is for none."""
+    found = _EVENT_ID.fullmatch(event_id)
+    key = (found[4] or "").encode("latin-1", "replace") if found else b""
+    return key if _REQUEST_KEY.fullmatch(key) else b""
+
+
 class ResumableStream:
     """An ordered stream of events with ids, for a connected client or one that may resume it."""
 

@@ -61,6 +61,25 @@ def test_resumed_finished_stream_is_replayed_and_ends() -> None:
     assert late.over
 
 
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [(b"1", b"1"), (b'"a:1"', b'"a:1"'), (b'"\xc3\xa9"', b""), (b"", b""), (b'"%b"' % (b"x" * 100), b"")],
+)
+def test_event_id_names_the_request(key: bytes, named: bytes) -> None:
+    streams = SessionStreams(send_priming_event=True, of_all=KeptBytes())
+    line = Line()
+    stream = streams.new(key)
+    stream.attach(line.exchange)
+    stream.send(b"1")
+    assert [streams_module.request_of(event.id or "") for event in line.events] == [named, named]
+    assert streams.find(line.events[-1].id or "") == (stream, 1)
+
+
+@pytest.mark.parametrize("value", ["{}", "1 2", "null", "1.5", '"', "\xff", "[1]", ""])
+def test_forged_event_id_names_no_request(value: str) -> None:
+    assert streams_module.request_of(f"00000000-1-0-{value}") == b""
+
+
 def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
     """The oldest events are dropped first, and an ended stream without events is forgotten."""
     streams = SessionStreams(send_priming_event=True, of_all=KeptBytes())
