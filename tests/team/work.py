@@ -27,6 +27,7 @@ LIBRARIES = ("python-sdk-1", "python-sdk-2", "typescript-sdk-1", "typescript-sdk
 MODERN = ("python-sdk-2", "typescript-sdk-2")
 _CLOSED = re.compile(
     r"Server disconnected|peer closed connection|ReadError|fetch failed|other side closed|ECONNRESET"
+    r"|SSE stream ended without a response|ClosedResourceError"
 )
 """What the SDKs say of a connection that was closed instead of an answer. HAProxy does so, and logs nothing,
 if the request was not the first of its connection."""
@@ -98,9 +99,12 @@ class Outcome:
     def faults(self) -> list[str]:
         """Return what is against the rules."""
         allowed = (RIGHT, LOST, QUIET)
-        found = [f"{job.name}: {verdict}" for job, verdict in self.verdicts() if verdict not in allowed]
-        idle = set(LIBRARIES) - {job.library for job, verdict in self.verdicts() if verdict == RIGHT}
-        return found + [f"no job of {library} was right" for library in sorted(idle)]
+        return [f"{job.name}: {verdict}" for job, verdict in self.verdicts() if verdict not in allowed]
+
+    def without_success(self) -> list[str]:
+        """Return the libraries of which no job was right, so that nothing is known about them."""
+        successful = {job.library for job, verdict in self.verdicts() if verdict == RIGHT}
+        return [f"no job of {library} was right" for library in LIBRARIES if library not in successful]
 
     def table(self) -> str:
         counts = Counter(
@@ -161,9 +165,10 @@ def _killing(replicas: Sequence[Replica], began: float, seconds: float, every: f
 def _repeat(team: Team, home: Path, number: int, stopping: threading.Event) -> list[Job]:
     library = LIBRARIES[number % len(LIBRARIES)]
     jobs: list[Job] = []
-    while not stopping.is_set():
+    while True:
         jobs.append(_work(team, home, library, f"client{number}job{len(jobs)}"))
-    return jobs
+        if stopping.is_set():
+            return jobs
 
 
 def _work(team: Team, home: Path, library: str, name: str) -> Job:
