@@ -36,7 +36,7 @@ def main() -> int:
             if given.seconds:
                 outcome = work.run(team, home, given.seconds, given.every)
                 print(outcome.table(), flush=True)
-                faults += outcome.faults() + outcome.without_success()
+                faults += outcome.faults()
         if given.conformance:
             faults += speed.conformance(home)
         if given.bench:

@@ -99,7 +99,7 @@ def running(home: Path, servers: Mapping[str, Any]) -> Iterator[Team]:
     """Start everything. The balancer sends the token with the requests that have none."""
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        raise FileNotFoundError("haproxy is not installed: apt install haproxy")
+        raise SystemExit("haproxy is not installed: apt install haproxy")
     with ExitStack() as held:
         replicas = tuple(Replica(name, home / name, servers) for name in NAMES)
         for replica in replicas:

@@ -49,10 +49,6 @@ class Job:
     """Checks that were not right."""
     error: str = ""
 
-    @property
-    def is_modern(self) -> bool:
-        return self.library in MODERN
-
 
 @attrs.frozen
 class Kill:
@@ -84,7 +80,7 @@ class Outcome:
         lost = {request.replica for request in requests if request.is_broken} | {
             request.replica
             for request in requests
-            if job.is_modern or request.session != "-"  # suspended calls, and the session
+            if job.library in MODERN or request.session != "-"  # suspended calls, and the session
         }
         closed = _CLOSED.search(job.error)
         if not (killed & lost or (killed and closed)):
@@ -99,12 +95,9 @@ class Outcome:
     def faults(self) -> list[str]:
         """Return what is against the rules."""
         allowed = (RIGHT, LOST, QUIET)
-        return [f"{job.name}: {verdict}" for job, verdict in self.verdicts() if verdict not in allowed]
-
-    def without_success(self) -> list[str]:
-        """Return the libraries of which no job was right, so that nothing is known about them."""
-        successful = {job.library for job, verdict in self.verdicts() if verdict == RIGHT}
-        return [f"no job of {library} was right" for library in LIBRARIES if library not in successful]
+        found = [f"{job.name}: {verdict}" for job, verdict in self.verdicts() if verdict not in allowed]
+        idle = set(LIBRARIES) - {job.library for job, verdict in self.verdicts() if verdict == RIGHT}
+        return found + [f"no job of {library} was right" for library in sorted(idle)]
 
     def table(self) -> str:
         counts = Counter(
@@ -125,10 +118,10 @@ class Outcome:
         by_replica = Counter(request.replica for request in self.passed)
         broken = sum(request.is_broken for request in self.passed)
         again = ", ".join(f"{kill.replica} after {kill.again_after:.1f} s" for kill in self.kills)
+        lines += [f"{count:4} times {what}" for what, count in sorted(said.items())]
         return "\n".join(
             [
                 *lines,
-                *(f"{count:4} times {what}" for what, count in sorted(said.items())),
                 f"{self.seconds:.0f} s, {len(self.kills)} kills; back: {again or '-'}",
                 f"{len(self.passed)} requests through the balancer ({dict(sorted(by_replica.items()))}), "
                 f"{broken} broken",
