@@ -115,12 +115,12 @@ def client_floods(daemon: Daemon) -> None:
         client.request("mcpd/version")
 
 
-def streams(method: str, attack: Attack, **params: Any) -> Attack:
-    """Many streams, whose clients read, during an attack."""
+def streams(method: str, attack: Attack, each: int, **params: Any) -> Attack:
+    """Many streams, `each` of ten clients that read, during an attack."""
 
     def beside(daemon: Daemon) -> None:
         request = {"jsonrpc": "2.0", "method": method, "params": params}
-        lines = b"".join(json.dumps({**request, "id": number}).encode() + b"\n" for number in range(40))
+        lines = b"".join(json.dumps({**request, "id": number}).encode() + b"\n" for number in range(each))
         with ExitStack() as stack:
             for _ in range(10):
                 client = stack.enter_context(Client(daemon.socket, 3 * BOUND))
@@ -201,8 +201,8 @@ ATTACKS: dict[str, Attack] = {
     "list of many tools": connect("tools", 31 * MIB),
     "error with much data": call("error_data", 31 * MIB),
     "error with a long text": call("error_text", 31 * MIB),
-    "followers of a log": streams("mcpd/logs", call("complain", 1), server="bad", follow=True),
-    "followers of messages": streams("mcpd/tap", call("log_text", 8 * MIB), server="bad"),
+    "followers of a log": streams("mcpd/logs", call("complain", 1), 20, server="bad", follow=True),
+    "followers of messages": streams("mcpd/tap", call("log_text", 8 * MIB), 5, server="bad"),
     "incomplete lines": incomplete_lines,
     "batch of many messages": batch,
     "log message with much data": call("params", 31 * MIB),
