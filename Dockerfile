@@ -11,7 +11,8 @@ FROM ${BASE}
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends ca-certificates git nodejs npm \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --uid 10001 --create-home --home-dir /data mcpd
+ && useradd --uid 10001 --create-home --home-dir /data mcpd \
+ && install --directory --owner=mcpd --group=mcpd --mode=0700 /data/.local /data/.local/state /data/.local/state/mcpd
 COPY --from=build /opt/mcpd /opt/mcpd
 ENV PATH=/opt/mcpd/bin:$PATH HOME=/data XDG_RUNTIME_DIR=/run/mcpd
 USER 10001

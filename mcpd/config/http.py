@@ -150,7 +150,7 @@ class WrittenHttp(Record):
     listen: Address | None = field("HOST:PORT to listen on.")
     hosts: tuple[str, ...] = field("The names under which clients reach it, without ports.", ())
     tls: Tls | None = field("The certificate; or `balancer`.")
-    jwt: Jwt | None = field("The access tokens that are accepted instead of mcpd's own token.")
+    jwt: Jwt | None = field("The access tokens that are accepted besides mcpd's own token.")
     profiles: Mapping[str, str] = field(
         "Group → the profile that its members use. `*`: everybody else. Without it, all may use all.", {}
     )
@@ -167,10 +167,9 @@ class HttpSettings:
     tls: TlsFiles | str | None = None
     """BALANCER, the files of the certificate, or None: plain HTTP."""
     jwt: JwtSettings | None = None
-    """None: mcpd's own token is required."""
+    """None: only mcpd's own token is accepted."""
     profiles: Mapping[str, str] = attrs.field(factory=dict)
     """Group → profile, in the order in which they are tried. `*` is everybody. Empty: all may use all."""
-
     cluster: ClusterSettings | None = None
     """None: there is one daemon."""
 

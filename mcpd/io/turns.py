@@ -106,7 +106,7 @@ async def take_turn(of: object = None) -> None:
 
     Call this before work that thousands of tasks may do at the same time, such as those that waited for the
     same event. Otherwise, all of them would do it in one round, and delay all other tasks. `of` is usually
-    the client that the work is for: then it does not wait for all that others have begun.
+    the client that the work is for, so that it does not wait behind all tasks of another client.
     """
     try:
         turns = _turns.get()

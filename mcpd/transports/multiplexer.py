@@ -130,7 +130,7 @@ class RequestMultiplexer(FrameTransport):
                 nursery.cancel_scope.cancel(reason=reason)
         finally:
             self.close(reason)
-            trim_heap_soon()  # of what it had begun to receive, and of its lists
+            trim_heap_soon()  # a partial message and the lists are garbage now
         assert self.end_error is not None
         raise self.end_error
 

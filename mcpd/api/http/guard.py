@@ -60,13 +60,17 @@ class RequestGuard:
         """Return a 403, and log a warning at most once a minute for each reason."""
         value = shorten(head.headers.get(header, b""), 100) or "missing"
         sentence = f"{reason} ({header.decode()}: {value})"
+        self._warn(reason, head, sentence)
+        return BadRequest(403, sentence)
+
+    def _warn(self, reason: str, head: Head, sentence: str) -> None:
+        """Log a refusal. `reason` is one of a few: it is remembered when each was last logged."""
         now = time.monotonic()
         is_due = now - self._warned_at.get(reason, -_WARN_INTERVAL) >= _WARN_INTERVAL
         if is_due:
             self._warned_at[reason] = now
         level = logging.WARNING if is_due else logging.DEBUG
         log.log(level, "refused %s %s: %s", head.method, shorten(head.path, 60), sentence)
-        return BadRequest(403, sentence)
 
 
 class TcpGuard(RequestGuard):

@@ -65,7 +65,7 @@ class NetworkGuard(RequestGuard):
         try:
             return self._tokens.verify(given)
         except TokenRefused as error:
-            self._forbidden(str(error), head, b"host")  # logs it
+            self._warn("an access token was refused", head, str(error))
             raise self._unauthorized(head, str(error), b', error="invalid_token"') from None
         except KeysUnknown:
             raise BadRequest(503, f"{self.problem}; try again", b"Retry-After: 1\r\n") from None

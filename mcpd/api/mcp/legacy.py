@@ -240,7 +240,7 @@ class LegacyHttpSessions:
         return http
 
     def register(self, http: LegacyHttpSession) -> None:
-        """Keep a session that has begun."""
+        """Add a session whose handshake is complete."""
         http.streams.primes = http.session.version >= _PRIMED_FROM
         if len(self._sessions) >= MAX_SESSIONS:
             text = "there are more than %d HTTP sessions: ending one"
