@@ -1,7 +1,7 @@
 """Legacy sessions outlive the daemon: a file has what the next one needs to continue them.
 
-A client of these revisions says only once what it is and what it wants to hear of, and many libraries give up
-when their session has ended. The file names a session by a hash, so it lets nobody in.
+A client of these revisions declares itself and subscribes only once, and many libraries give up when their
+session has ended. The file contains only a hash of each session id, so it gives nobody access.
 """
 
 from __future__ import annotations

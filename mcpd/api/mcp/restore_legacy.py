@@ -68,7 +68,7 @@ async def resubscribe(session: ClientSession, uris: dict[str, None]) -> None:
     """Subscribe to resources again until none of `uris` is left, or it has failed for minutes. The session
     removes those that are subscribed to, or that the client no longer wants.
 
-    The lists may have changed as well: clients are told so first.
+    The lists may have changed as well, so the client is notified of that first.
     """
     delay, has_told = 0.0, False
     for _ in range(_MAX_DELAYS):
