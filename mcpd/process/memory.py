@@ -11,6 +11,8 @@ import trio
 
 _TRIM_DELAY = 0.5
 """Seconds in which further requests to trim the heap are combined."""
+_QUIET = 4.0
+"""Seconds without a request after which the heap is trimmed again."""
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1
 _KEPT = 32 << 20
 """Bytes of free memory that the heap keeps until it is trimmed. Larger objects are not part of the heap."""
@@ -50,21 +52,40 @@ def limit_memory_growth() -> None:
 
 
 _is_trimming: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("the heap will be trimmed", default=False)
+_last_requested: trio.lowlevel.RunVar[float] = trio.lowlevel.RunVar("when a trim was last requested")
+_trims_again: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("it will be trimmed again", default=False)
 
 
 def trim_heap_soon() -> None:
-    """Collect garbage and return free memory to the system, once within half a second. Does not wait.
+    """Collect garbage and return free memory to the system: within half a second, and again when nobody has
+    requested it for some seconds. Does not wait.
 
     Call this after a large message or the end of a connection: exceptions may refer to the message in
     cycles, and one later object at the end of the heap keeps all free memory before it.
     """
+    _last_requested.set(trio.current_time())
     if not _is_trimming.get():
         _is_trimming.set(True)
         trio.lowlevel.spawn_system_task(_trim_later, name="trim the heap")
+    if not _trims_again.get():
+        _trims_again.set(True)
+        trio.lowlevel.spawn_system_task(_trim_again, name="trim the heap again")
 
 
 async def _trim_later() -> None:
     await trio.sleep(_TRIM_DELAY)
     _is_trimming.set(False)
+    _trim()
+
+
+async def _trim_again() -> None:
+    """Return what was still in use when the first trim ran, such as a large message to a slow reader."""
+    while trio.current_time() < (quiet := _last_requested.get() + _QUIET):
+        await trio.sleep_until(quiet)
+    _trims_again.set(False)
+    _trim()
+
+
+def _trim() -> None:
     gc.collect()
     _malloc_trim(0)

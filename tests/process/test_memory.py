@@ -64,3 +64,34 @@ def test_all_threads_share_one_heap() -> None:
     """With several heaps, each grows to its own maximum because memory freed in one is not available to
     others."""
     assert output_of_subprocess(THREADS).count("Arena ") == 1
+
+
+RELEASED_LATER = """
+import gc, trio
+from trio.testing import MockClock
+from mcpd.process.memory import limit_memory_growth, trim_heap_soon
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+async def main(clock):
+    base = resident()
+    message, last = bytearray(20 << 20), bytearray(5000)  # `last` keeps the top of the heap
+    message[::4096] = b"x" * len(message[::4096])
+    trim_heap_soon()
+    await trio.sleep(1)  # the message is still being sent
+    del message
+    before = resident() - base
+    await trio.sleep(10)
+    print(before > 16 << 20, resident() - base < 4 << 20)
+
+limit_memory_growth()
+clock = MockClock(autojump_threshold=0)
+trio.run(main, clock, clock=clock)
+"""
+
+
+def test_memory_released_after_the_first_trim_returns_to_the_system() -> None:
+    """A client that reads a large message slowly holds it for longer than the first trim waits."""
+    assert output_of_subprocess(RELEASED_LATER) == "True True\n"
