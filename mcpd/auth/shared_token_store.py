@@ -12,16 +12,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-import redis
-
-from mcpd.auth.token_store import MAX_SIZE, StoredLogins, StoreError, TokenStore
+from mcpd.auth.token_store import StoredLogins, StoreError, TokenStore
+from mcpd.state.redis_client import FAILURES, MAX_ANSWER, TIMEOUT, connect, reason
 
 _CONTENT, _LEASE = "mcpd:logins", "mcpd:logins:lease"
 _LEASE_SECONDS = 40
 """For one renewal, with its repetition."""
-_TIMEOUT = 2.0
-_FAILURES = (redis.RedisError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What the library raises, also for an answer that is nonsense."""
+_MAX_SIZE = MAX_ANSWER - 1024
 _SAVE = """
 if redis.call("get", KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call("pexpire", KEYS[1], ARGV[3])
@@ -47,12 +44,12 @@ class SharedTokenStore(TokenStore):
     """Redis at a URL. See `TokenStore`; the lock is a lease for one renewal or change."""
 
     must_be_sealed = True
-    timeout = 4 * _TIMEOUT
+    timeout = 4 * TIMEOUT
     patience = float(_LEASE_SECONDS)
 
     def __init__(self, url: str, key: SharedKey) -> None:
         super().__init__(Path("/"), key)
-        self._redis = redis.Redis.from_url(url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT)
+        self._redis = connect(url)
         where = self._redis.connection_pool.connection_kwargs
         self.path = Path(f"redis://{where.get('host', '')}:{where.get('port', '')}/{_CONTENT}")
         self._name = secrets.token_hex(16)
@@ -79,8 +76,8 @@ class SharedTokenStore(TokenStore):
                 self._held_until, self.other_daemon = held_until, ""
             else:
                 self.other_daemon = "another replica"
-        except _FAILURES as error:
-            self.other_daemon = f"Redis cannot be used ({_reason(error)}); another replica, perhaps,"
+        except FAILURES as error:
+            self.other_daemon = f"Redis cannot be used ({reason(error)}); another replica, perhaps,"
 
     def change(self, edit: Callable[[StoredLogins], StoredLogins]) -> StoredLogins:
         """See `TokenStore`. The lease ends when no renewal is under way."""
@@ -95,23 +92,25 @@ class SharedTokenStore(TokenStore):
             self._held_until = 0.0
             try:
                 self._redis.eval(_RELEASE, 1, _LEASE, self._name)
-            except _FAILURES:
+            except FAILURES:
                 return  # it expires
 
     def _load(self) -> bytes | None:
         try:
-            data = self._redis.getrange(_CONTENT, 0, MAX_SIZE)
-        except _FAILURES as error:
+            data = self._redis.getrange(_CONTENT, 0, _MAX_SIZE)
+        except FAILURES as error:
             self.is_locked = True  # until Redis is back
-            raise StoreError(f"cannot read the logins from Redis: {_reason(error)}") from None
+            raise StoreError(f"cannot read the logins from Redis: {reason(error)}") from None
         return data if isinstance(data, bytes) and data else None
 
     def _save(self, data: bytes) -> None:
+        if len(data) > _MAX_SIZE:
+            raise OSError(None, f"they have more than {_MAX_SIZE} bytes")
         held_until = time.monotonic() + _LEASE_SECONDS
         try:
             saved = self._redis.eval(_SAVE, 2, _LEASE, _CONTENT, self._name, data, _LEASE_SECONDS * 1000)
-        except _FAILURES as error:
-            raise OSError(None, _reason(error)) from None
+        except FAILURES as error:
+            raise OSError(None, reason(error)) from None
         if not saved:
             self._held_until = 0.0
             raise OSError(None, "another replica holds the lease")
@@ -120,10 +119,5 @@ class SharedTokenStore(TokenStore):
     def _keep_copy(self) -> None:
         try:
             self._redis.copy(_CONTENT, f"{_CONTENT}:damaged", replace=True)
-        except _FAILURES as error:
-            raise StoreError(f"cannot copy damaged logins in Redis: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return why Redis did not answer, without what may contain a password."""
-    return type(error).__name__
+        except FAILURES as error:
+            raise StoreError(f"cannot copy damaged logins in Redis: {reason(error)}") from None
