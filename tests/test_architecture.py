@@ -62,7 +62,7 @@ LINES = {
     "mcpd/io": 820,
     "mcpd/model": 4_120,
     "mcpd/privacy": 546,
-    "mcpd/process": 1_451,
+    "mcpd/process": 1_452,
     "mcpd/protocol": 2_320,
     "mcpd/state": 1_504,
     "mcpd/supervision": 4_259,

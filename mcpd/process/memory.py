@@ -80,7 +80,8 @@ async def _trim_later() -> None:
 
 async def _trim_again() -> None:
     """Return what was still in use when the first trim ran, such as a large message to a slow reader."""
-    while trio.current_time() < (quiet := _last_requested.get() + _QUIET):
+    # An event would have to be set by each request for a trim.
+    while trio.current_time() < (quiet := _last_requested.get() + _QUIET):  # noqa: ASYNC110
         await trio.sleep_until(quiet)
     _trims_again.set(False)
     _trim()
