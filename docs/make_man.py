@@ -20,6 +20,7 @@ MAN = Path(__file__).parent.parent / "man"
 CTL_ENVIRONMENT = (
     ("MCPD_SOCKET", "Path of the daemon's socket, like --socket."),
     ("MCPD_NO_START=1", "Do not start the daemon automatically, like --no-start."),
+    ("MCPD_TOKEN_FILE", "The file with the token for --url, like --token-file."),
     ("MCPCTL_OUTPUT=json", "The same as --json."),
     ("NO_COLOR, FORCE_COLOR", "Disable or force colors."),
     ("TRACEPARENT, TRACESTATE, BAGGAGE", "W3C trace context that mcpctl call forwards to the server."),

@@ -52,7 +52,7 @@ protocol, so this number only falls."""
 
 LINES = {
     "mcpd": 1_134,
-    "mcpd/api": 6_873,
+    "mcpd/api": 6_971,
     "mcpd/auth": 5_418,
     "mcpd/calls": 6_960,
     "mcpd/client": 1_667,
@@ -68,9 +68,9 @@ LINES = {
     "mcpd/supervision": 4_259,
     "mcpd/transports": 5_127,
     "mcpd/wire": 1_322,
-    "ctl": 5_473,
+    "ctl": 5_722,
     "ctl/bridge": 1_876,
-    "ctl/commands": 4_779,
+    "ctl/commands": 4_783,
     "ctl/editors": 4_455,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says

@@ -22,8 +22,10 @@ class _CommandContext(click.Context):
     def invoke(self, callback: Any, /, *args: Any, **values: Any) -> Any:  # noqa: ANN401 # as in click
         name = self.command_path.removeprefix("mcpctl ")
         is_local = name in LOCAL or name.partition(" ")[0] in LOCAL
-        if is_local and _cli_context(self).host and not isinstance(self.command, click.Group):
-            message = f"mcpctl {name} is for the machine that it runs on, and takes no --host"
+        cli = _cli_context(self)
+        if is_local and cli.elsewhere and not isinstance(self.command, click.Group):
+            option = "--host" if cli.host else "--url"
+            message = f"mcpctl {name} is for the machine that it runs on, and takes no {option}"
             raise UsageError(message, hint=f"mcpctl {name}")
         return super().invoke(callback, *args, **values)
 
@@ -83,6 +85,12 @@ def _set_host(cli: CliContext, host: str) -> None:
     cli.out.host = checked_host(host)
 
 
+def _set_url(cli: CliContext, url: str) -> None:
+    from ctl.daemon.network import checked_origin
+
+    cli.out.url = str(checked_origin(url))
+
+
 def _option(name: str, apply: Callable[[CliContext, Any], None], help: str, **more: object) -> click.Option:
     def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
         if value not in (None, False) and ctx.find_root().obj is not None:
@@ -114,6 +122,20 @@ def _common_options(*, after: bool) -> list[click.Option]:
             _set_host,
             "Use the daemon of another machine, over ssh: HOST, USER@HOST or ssh://URI.",
             metavar="HOST",
+            hidden=after,
+        ),
+        _option(
+            "--url",
+            _set_url,
+            "Use the mcpd at a URL, with the token in --token-file: https://HOST[:PORT].",
+            metavar="URL",
+            hidden=after,
+        ),
+        _option(
+            "--token-file",
+            lambda cli, value: setattr(cli.out, "token_file", value),
+            "The file with mcpd's own token, for --url. [MCPD_TOKEN_FILE]",
+            metavar="FILE",
             hidden=after,
         ),
         _option(

@@ -95,7 +95,7 @@ def _arguments(entry: Json) -> list[str]:
 def _query(ctx: click.Context, method: str, member: str) -> list[Json]:
     try:
         cli: CliContext = ctx.find_root().obj
-        if cli.host:  # too slow
+        if cli.elsewhere:  # too slow
             return []
         with DaemonClient(cli.socket) as client:
             return objects(client.request(method, timeout=TIMEOUT).value.get(member))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from ctl.cli.errors import CtlError, DaemonError, DaemonGone, DaemonUnreachable
+from ctl.cli.errors import CtlError, DaemonError, DaemonGone, DaemonUnreachable, UsageError
 from ctl.cli.json_text import objects
 from ctl.cli.output import Output
 from ctl.daemon.client import (
@@ -57,6 +57,11 @@ class CliContext:
         return self.out.host
 
     @property
+    def elsewhere(self) -> str:
+        """The value of `--host` or `--url`; empty for the daemon of this machine."""
+        return self.out.host or self.out.url
+
+    @property
     def socket(self) -> str:
         """The absolute path of this machine's socket. Raises DaemonUnreachable if there is none."""
         return os.path.abspath(self.socket_option) if self.socket_option else socket_path(self._environ)
@@ -78,6 +83,8 @@ class CliContext:
 
     def connect(self, *, with_login_path: bool = False) -> DaemonClient:
         """Return a new connection, as `client` does. `with_login_path` as in `ensure_daemon`."""
+        if self.out.url:
+            return self._connect_url()
         if self.host:
             return self._connect_host()
         path = self.socket
@@ -98,6 +105,14 @@ class CliContext:
         if client.difference and self._client is None and not self.out.json:
             self.out.message(f"note: {client.difference}")
         return client
+
+    def _connect_url(self) -> DaemonClient:
+        from ctl.daemon.network import NetworkClient, checked_origin
+
+        if self.host or self.socket_option:
+            raise UsageError("--url already says which mcpd to use", hint="leave out --host and --socket")
+        file = self.out.token_file or self._environ.get("MCPD_TOKEN_FILE", "")
+        return NetworkClient(checked_origin(self.out.url), file)
 
     def close(self) -> None:
         if self._client is not None:

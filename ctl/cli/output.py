@@ -48,6 +48,8 @@ class Output:
         """The value of `--socket`, which next steps repeat; empty for the default socket."""
         self.host = ""
         """The value of `--host`, in the same way; empty for this machine."""
+        self.url = self.token_file = ""
+        """The values of `--url` and `--token-file`, in the same way."""
         self.tty = sys.stdout.isatty()
         self._progress_shown = False
 
@@ -121,7 +123,7 @@ class Output:
 
     def _for_socket(self, step: str) -> str:
         """Return a next step whose commands use the same daemon as this one."""
-        if not self.socket and not self.host:
+        if not self.socket and not self.host and not self.url:
             return step
         import re
         import shlex
@@ -129,9 +131,15 @@ class Output:
         from ctl.commands import LOCAL
 
         def command(found: re.Match[str]) -> str:
-            if self.host and (found[1] in LOCAL or found[0].removeprefix("mcpctl ") in LOCAL):
+            is_local = found[1] in LOCAL or found[0].removeprefix("mcpctl ") in LOCAL
+            if is_local and self.host:
                 return f"ssh -t {self.host} {found[0]}"
+            if is_local and self.url:
+                return f"{found[0]} (on the machine of mcpd)"
             host = f"--host {self.host} " if self.host else ""
+            if self.url:
+                host = f"--url {self.url} "
+                host += f"--token-file {shlex.quote(self.token_file)} " if self.token_file else ""
             socket = f"--socket {shlex.quote(self.socket)} " if self.socket else ""
             return found[0].replace("mcpctl ", f"mcpctl {host}{socket}", 1)
 

@@ -67,7 +67,7 @@ def why(cli: CliContext, server: str, client: str | None, shell: bool | None) ->
         cli.call("mcpd/ping", {"server": server, "timeout": _PING_TIMEOUT})
     detail = cli.call("mcpd/server", {"server": server}).value
     compare = detail["server"]["status"] in ("failed", "pending") if shell is None else shell
-    compare = compare and not cli.host  # which has another login shell
+    compare = compare and not cli.elsewhere  # which has another login shell
     past = cli.call("mcpd/history", {"server": server, "limit": _HISTORY_LIMIT}).value["entries"]
     login = login_environment(os.environ) if compare and detail.get("command") else None
     explanation = explain(detail, past, login)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 from ctl.cli.completion import SHELLS, command_names, server_names
-from ctl.cli.errors import EXIT_CODES, DaemonUnreachable
+from ctl.cli.errors import EXIT_CODES, DaemonUnreachable, UsageError
 from ctl.cli.invocation import CliContext
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def version(cli: CliContext) -> int:
     about = f"pid {daemon['pid']}, API {daemon['api']}, Python {daemon['python']}"
     cli.out.line(f"mcpd   {daemon['version']} ({about})")
     cli.out.line(f"MCP    {', '.join(daemon['protocol_versions'])}")
-    if daemon["version"] != __version__ and not cli.host:
+    if daemon["version"] != __version__ and not cli.elsewhere:
         cli.out.message("note: the daemon has another version; update it with: mcpctl daemon restart")
     return 0
 
@@ -162,5 +162,7 @@ def bridge(cli: CliContext, server: str | None, profile: str | None, client: str
     from ctl.bridge.daemon_link import AttachTarget
     from ctl.bridge.loop import run
 
+    if cli.out.url:
+        raise UsageError("mcpctl bridge takes no --url", hint=f"add {cli.out.url}/mcp to your editor instead")
     target = AttachTarget(server, profile, client)
     return run(target, os.environ, cli.socket_option, cli.may_start, cli.host)

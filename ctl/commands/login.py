@@ -144,7 +144,7 @@ def _needing(cli: CliContext) -> list[str]:
 
 def _log_in(cli: CliContext, asked: LoginParams, way: _LoginMethod) -> Reply[LoginStatus]:
     """Log in, with the help of the person, and print the outcome unless the output is JSON."""
-    headless = cli.host or not has_browser(os.environ) or _is_remote_shell(os.environ)
+    headless = cli.elsewhere or not has_browser(os.environ) or _is_remote_shell(os.environ)
     offer = cli.call("mcpd/login/begin", asked).value
     opened = not (way.no_browser or way.paste or headless) and _open(offer["url"])
     if cli.out.json and not opened:
@@ -180,7 +180,9 @@ def _show_offer(cli: CliContext, offer: LoginOffer, *, opened: bool) -> None:
     else:
         out.message("open this address in a browser:")
     out.line(offer["url"])
-    if not opened:
+    if not opened and out.url:
+        out.message("then paste the address that the browser ends at, though the browser cannot open it:")
+    elif not opened:
         port = urlsplit(offer["redirect_uri"]).port
         out.message("if the browser is on another machine, forward the port there first:")
         out.line(f"ssh -L {port}:127.0.0.1:{port} {out.host or _this_machine(os.environ)}")

@@ -16,9 +16,18 @@ from ctl.cli.json_text import mapping, split_message
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
 
     from ctl.api_types import Call, Stream
+
+    class Connection(Protocol):
+        """What is used of a socket."""
+
+        def settimeout(self, seconds: float | None, /) -> None: ...
+        def sendall(self, data: bytes, /) -> None: ...
+        def recv(self, size: int, /) -> bytes: ...
+        def close(self) -> None: ...
+
 
 Json = Mapping[str, object]
 NotificationCallback = Callable[[str, Json], None]
@@ -73,14 +82,14 @@ class DaemonClient:
     Closing cancels all requests in flight.
     """
 
-    def __init__(self, path: str, connection: _socket.socket | None = None) -> None:
+    def __init__(self, path: str, connection: Connection | None = None) -> None:
         """`connection` is one that exists already; `path` then only says in errors where it leads."""
         self.path = path
         self._received = bytearray()
         self._longest = float("inf")
         """Bytes that may be received before they are used."""
         self._last_id = 0
-        self.connection = self._connect(path) if connection is None else connection
+        self.connection: Connection = self._connect(path) if connection is None else connection
 
     @staticmethod
     def _connect(path: str) -> _socket.socket:

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from wsproto.events import TextMessage
 
+from mcpd.api.control.access import PAGE
 from mcpd.api.control.methods import METHODS
 from mcpd.api.dashboard import page
-from mcpd.api.dashboard.websocket import ALLOWED_METHODS
 from tests.dashboard.visitor import KEY, Socket, code_of, log_in, opened, redeem, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
@@ -99,11 +99,11 @@ def test_websocket_is_refused_before_the_upgrade(daemon: Daemon) -> None:
 
 def test_methods_that_start_programs_are_refused(daemon: Daemon) -> None:
     """The page can look, reconnect, toggle and call. Only the Unix socket can change the set of servers."""
-    assert METHODS.keys() >= ALLOWED_METHODS
+    assert METHODS.keys() >= PAGE.methods
     attack = {"command": "touch", "args": ["/tmp/owned"]}
     with socket_of(log_in(daemon)) as socket:
         for method in [
-            *sorted(METHODS.keys() - ALLOWED_METHODS),
+            *sorted(METHODS.keys() - PAGE.methods),
             "rpc.discover",
             "tools/call",
             "initialize",

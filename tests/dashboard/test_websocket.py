@@ -13,9 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.api.dashboard import websocket
-from mcpd.api.dashboard.websocket import DashboardSocket
+from mcpd.api import websocket
+from mcpd.api.control.access import PAGE
 from mcpd.api.http.parser import Head
+from mcpd.api.websocket import ControlSocket
 from mcpd.transports.guarded_websocket import PING_INTERVAL, PONG_TIMEOUT
 
 ASKED = Head(
@@ -36,7 +37,7 @@ PING = b"\x89\x80\0\0\0\0"
 class Browser:
     """The browser's end of the socket, without a WebSocket library."""
 
-    page: DashboardSocket
+    page: ControlSocket
     stream: trio.abc.Stream
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """All of the daemon's side."""
@@ -64,7 +65,7 @@ async def conversing() -> AsyncIterator[Browser]:
     near, far = trio.testing.memory_stream_pair()
     calls = SimpleNamespace(cancel_all=lambda calls, reason: None)
     nothing: Any = SimpleNamespace(core=None, calls=calls)  # no method is called, so there is no handler
-    browser = Browser(DashboardSocket(nothing, nothing), far)
+    browser = Browser(ControlSocket(nothing, nothing, PAGE), far)
 
     async def run() -> None:
         with browser.scope:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import hmac
@@ -15,9 +14,10 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from mcpd.api.dashboard.websocket import PROTOCOL, DashboardSocket
+from mcpd.api.control.access import PAGE
 from mcpd.api.http.exchange import JSON, TEXT, HttpExchange
 from mcpd.api.http.parser import Head
+from mcpd.api.websocket import ControlSocket, offered_protocols
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import DashboardLink
 from mcpd.state.clients import ClientConnection
@@ -251,9 +251,9 @@ class Dashboard:
         return ""
 
     def _open_socket(self, head: Head, exchange: HttpExchange, client: ClientConnection) -> None:
-        protocols = [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
+        protocols = offered_protocols(head)
         keys = [each.removeprefix(_KEY_PROTOCOL) for each in protocols if each.startswith(_KEY_PROTOCOL)]
-        if not _offers_websocket(head) or PROTOCOL not in protocols:
+        if PAGE.protocol not in protocols:
             exchange.respond(426, b"this address requires a WebSocket\n", TEXT, b"Upgrade: websocket\r\n")
         elif b"origin" not in head.headers or len(keys) != 1:
             exchange.respond(403, b"only the dashboard's own script may use this address\n", TEXT)
@@ -267,7 +267,7 @@ class Dashboard:
     def _start_socket(
         self, session: DashboardSession, exchange: HttpExchange, client: ClientConnection
     ) -> None:
-        socket = DashboardSocket(self._gateway, client)
+        socket = ControlSocket(self._gateway, client, PAGE)
 
         def on_closed(_: str) -> None:
             del session.sockets[socket]
@@ -278,16 +278,6 @@ class Dashboard:
         session.sockets[socket] = socket.close
         exchange.on_hang_up = on_closed
         exchange.upgrade(functools.partial(socket.run, exchange.head))
-
-
-def _offers_websocket(head: Head) -> bool:
-    """Return whether the request is a valid WebSocket handshake (RFC 6455, 4.2.1)."""
-    try:
-        key = base64.b64decode(head.headers.get(b"sec-websocket-key", b""), validate=True)
-    except ValueError:
-        return False
-    version = head.headers.get(b"sec-websocket-version")
-    return head.upgrade == b"websocket" and head.method == "GET" and version == b"13" and len(key) == 16
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The HTTP API: what each path serves, on the Unix socket and on a loopback TCP port.
 
-Both listeners share one `HttpApi`. Only the Unix socket serves `POST /rpc`, only a port the dashboard.
+Both listeners share one `HttpApi`. Only the Unix socket serves `POST /rpc`, only a port for other
+machines its WebSocket, and only the other ports the dashboard.
 """
 
 from __future__ import annotations
@@ -20,22 +21,17 @@ from urllib.parse import unquote
 
 import attrs
 
-from mcpd.api.control.requests import ControlRequests
 from mcpd.api.control.stats import collect_metrics
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
 from mcpd.api.http.exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http.guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http.parser import BadRequest, Head
+from mcpd.api.http.rpc import HttpRpc, RemoteControl
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.mcp.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp.frames import (
-    EVENT_HEADERS,
-    EVENT_STREAM,
-    KEEP_ALIVE,
     is_request,
-    respond_error,
-    sse_event,
 )
 from mcpd.api.mcp.kept_sessions import SessionFile
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
@@ -46,9 +42,8 @@ from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
 from mcpd.model.policy import ALL_SERVERS
-from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
-from mcpd.wire.message import METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
+from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
     from mcpd.api.http.access_tokens import Person
@@ -74,8 +69,6 @@ _OPEN = {HEALTH: 0, LIVE: 0, READY: 0}
 """Paths that need no token → bytes that the body of a request may have."""
 _MAX_PEOPLE = 16
 """People who may use one connection of a balancer at the same time."""
-_OF_A_CONNECTION = ("mcpd/attach", "mcpd/identify")
-"""Methods that change the requests that follow on their connection. HTTP requests are independent."""
 
 
 @attrs.frozen(eq=False)
@@ -89,7 +82,9 @@ class HttpRoutes:
     """The identity that the guard verifies; sessions are bound to it. A `Person` has its own."""
     dashboard: Dashboard | None = None
     serves_rpc: bool = False
-    """Whether it serves the control API. A port does not: who can change the servers can start programs."""
+    """Whether it serves all of the control API. A port does not: that can start programs."""
+    control: RemoteControl | None = None
+    """The part of the control API that other machines may use."""
     network: NetworkGuard | None = None
     """The guard, if other machines can reach the port."""
     profiles: Mapping[str, str] = attrs.field(factory=dict)
@@ -137,6 +132,7 @@ class HttpApi:
         self._bodies = BodyBudget()
         self._socket_routes = HttpRoutes(self, self._endpoint, UnixGuard(), "user", serves_rpc=True)
         self._network_guards: list[NetworkGuard] = []
+        self._control = RemoteControl(gateway)
         self.is_stopping = False
         """Whether `/readyz` says that this daemon takes no new clients."""
 
@@ -177,6 +173,7 @@ class HttpApi:
         self._endpoint.close(reason)
         for dashboard in self._dashboards:
             dashboard.close(reason)
+        self._control.close(reason)
         if self.cluster is not None:
             self.cluster.close()
 
@@ -257,7 +254,15 @@ class HttpApi:
             tokens = AccessTokens(settings.jwt, gateway.core.environ)
         guard = NetworkGuard(settings, token, tokens, _OPEN)
         self._network_guards.append(guard)
-        routes = HttpRoutes(self, self._endpoint, guard, "token", profiles=settings.profiles, network=guard)
+        routes = HttpRoutes(
+            self,
+            self._endpoint,
+            guard,
+            "token",
+            control=self._control,
+            network=guard,
+            profiles=settings.profiles,
+        )
         tls = TlsServer(settings.tls) if isinstance(settings.tls, TlsFiles) else None
         background = tokens.run if tokens else None
         return HttpPort(listener, routes, self._bodies, self._connections, tls, background)
@@ -298,7 +303,9 @@ class RouteHandler:
             return partial(dashboard.handle, head, self._client)
         if path == RPC and self._rpc is not None:
             return partial(self._rpc.handle, head)
-        network = self._routes.network
+        network, control = self._routes.network, self._routes.control
+        if path == RPC and control is not None:
+            return lambda _, exchange: self._open_control(control, exchange)
         if (
             network is not None
             and path.startswith("/.well-known/")
@@ -372,15 +379,23 @@ class RouteHandler:
             self._serve_metrics(exchange)
 
     def _serve_metrics(self, exchange: HttpExchange) -> None:
+        if self._is_owner(exchange, b"the metrics are for the person who runs mcpd\n"):
+            self._spawn(lambda: self._metrics(exchange))
+
+    def _open_control(self, control: RemoteControl, exchange: HttpExchange) -> None:
+        if self._is_owner(exchange, b"an access token is for /mcp; this address needs the token of mcpd\n"):
+            control.open(exchange.head, self._client, exchange)
+
+    def _is_owner(self, exchange: HttpExchange, refusal: bytes) -> bool:
+        """Return whether the request carries mcpd's own token. Otherwise, respond."""
         try:
             person = self._routes.guard.person(exchange.head)
         except BadRequest as error:
             _refuse(error, b"", exchange)
-            return
+            return False
         if person is not None:
-            exchange.respond(403, b"the metrics are for the person who runs mcpd\n", TEXT)
-        else:
-            self._spawn(lambda: self._metrics(exchange))
+            exchange.respond(403, refusal, TEXT)
+        return person is None
 
     async def _metrics(self, exchange: HttpExchange) -> None:
         result = await collect_metrics(self._operations)
@@ -398,63 +413,6 @@ class RouteHandler:
             self._operations.clients.remove(handler.principal.connection)
             handler.close(reason)
         self._people.clear()
-
-
-class HttpRpc:
-    """Handles `/rpc` on one HTTP connection, one request at a time. Implements `ControlResponder`."""
-
-    def __init__(self, gateway: Gateway, client: ClientConnection, pid: int, spawn: SpawnTask) -> None:
-        self._exchange: HttpExchange
-        self._requests = ControlRequests(
-            gateway, self, client, pid, lambda work, _: spawn(work), lambda view, identity: None
-        )
-
-    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        """See `ServeRequest`."""
-        if head.method != "POST":
-            respond_error(exchange, 405, "send a POST request", headers=b"Allow: POST\r\n")
-            return
-        try:
-            # Arguments are forwarded as they are, and servers read lines.
-            message = wire.parse(body.replace(b"\r", b" ").replace(b"\n", b" "))
-        except BadFrame as error:
-            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
-            return
-        if not message.method or not is_request(message):
-            respond_error(exchange, 400, "a request must have an `id` and a `method`", key=message.key)
-        elif not message.method.startswith(("mcpd/", "rpc.")) or message.method in _OF_A_CONNECTION:
-            text = "/rpc serves the control API, one request at a time; MCP is served at /mcp"
-            respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
-        else:
-            self._exchange = exchange
-            exchange.on_quiet = lambda: self._write(KEEP_ALIVE)
-            self._requests.receive(message)
-
-    def close(self, reason: str) -> None:
-        """The HTTP client has left: cancel the request in progress."""
-        self._requests.cancel_all(reason)
-        del self._requests  # it refers back; without the cycle the connection is freed immediately
-
-    def send(self, frame: bytes) -> None:
-        """Send an event. A response that has events, or takes long, is an event stream."""
-        self._write(sse_event(frame))
-
-    def finish(self, frame: bytes, code: int = 0) -> None:
-        if self._exchange.is_streaming:
-            self._exchange.write(sse_event(frame))
-            self._exchange.end()
-        else:
-            self._exchange.respond(200, frame.rstrip(b"\n"))
-
-    def drop(self) -> None:
-        """No-op: HTTP clients cancel by disconnecting."""
-
-    async def wait_drained(self) -> None:
-        """No-op: the HTTP connection ends if its client is too slow."""
-
-    def _write(self, data: bytes) -> None:
-        self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)  # no-op if it was started already
-        self._exchange.write(data)
 
 
 def _refuse(error: BadRequest, _: bytes, exchange: HttpExchange) -> None:

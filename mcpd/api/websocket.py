@@ -1,11 +1,12 @@
-"""The dashboard's WebSocket: the control API, restricted to the methods that the page needs.
+"""The control API over a WebSocket, for the dashboard and for mcpctl on other machines; each has its methods.
 
 Messages are forwarded to a `SocketConnection`, which cancels calls and ends streams. Log lines that a slow
-browser does not read stay in the daemon's bounded logs and are reported as missed.
+client does not read stay in the daemon's bounded logs and are reported as missed.
 """
 
 from __future__ import annotations
 
+import base64
 import logging
 import socket as sockets
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from functools import partial
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
+from mcpd.api.control.access import Access
 from mcpd.api.http.connection import STALL_TIMEOUT
 from mcpd.api.http.parser import Head
 from mcpd.api.socket_connection import SocketConnection
@@ -27,52 +29,19 @@ from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, BadFrame
 
 log = logging.getLogger("mcpd.http")
 
-ALLOWED_METHODS = frozenset(
-    f"mcpd/{name}"
-    for name in (
-        "status",
-        "server",
-        "tools",
-        "resources",
-        "read",
-        "prompts",
-        "prompt",
-        "clients",
-        "tap",
-        "stats",
-        "history",
-        "events",
-        "approvals",
-        "approve",
-        "logs",
-        "version",
-        "call",
-        "calls",
-        "reconnect",
-        "enable",
-        "disable",
-        "edit",
-        "remove",
-        "login/begin",
-        "login/wait",
-        "login/cancel",
-    )
-)
-"""What a person can do on the page, who has opened it with `mcpctl ui`. New servers require the Unix socket.
-Logins are safe, because a person finishes them at the authorization server."""
-PROTOCOL = "mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
-"""Maximum length of a message from the page."""
+"""Maximum length of a message from the client."""
 _MAX_LINE = 128 * 1024 * 1024
 _CLOSE_TIMEOUT = 0.5
 """Seconds for pending output and the closing handshake."""
 _GOING_AWAY, _UNSUPPORTED_DATA, _INTERNAL_ERROR = 1001, 1003, 1011
 
 
-class DashboardSocket:
-    """The WebSocket of one page. `client`: its entry in the client registry."""
+class ControlSocket:
+    """The WebSocket of one client, and `client` its entry in the registry."""
 
-    def __init__(self, gateway: Gateway, client: ClientConnection) -> None:
+    def __init__(self, gateway: Gateway, client: ClientConnection, access: Access) -> None:
+        self._access = access
         self._gateway = gateway
         self._client = client
         self._closing = trio.Event()
@@ -89,17 +58,17 @@ class DashboardSocket:
 
         May leave the stream open. Raises OSError if there are no descriptors left.
         """
-        wire_stream = GuardedStream(stream, STALL_TIMEOUT, 4 * MAX_MESSAGE, _minimal_request(head))
-        daemon_end, page_end = sockets.socketpair()
-        with daemon_end, page_end:
+        wire_stream = GuardedStream(stream, STALL_TIMEOUT, 4 * MAX_MESSAGE, self._minimal_request(head))
+        daemon_end, client_end = sockets.socketpair()
+        with daemon_end, client_end:
             daemon_end.setblocking(False)
-            lines = trio.SocketStream(trio.socket.from_stdlib_socket(page_end))
+            lines = trio.SocketStream(trio.socket.from_stdlib_socket(client_end))
             try:
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(
                         nursery, wire_stream, max_message_size=MAX_MESSAGE, receive_buffer_size=READ_SIZE
                     )
-                    connection = await request.accept(subprotocol=PROTOCOL)
+                    connection = await request.accept(subprotocol=self._access.protocol)
                     for part in (
                         SocketConnection(self._gateway, daemon_end, 0, None, self._client).run,
                         partial(self._forward_requests, connection, wire_stream, lines),
@@ -111,9 +80,9 @@ class DashboardSocket:
                     await self._send_close(connection)
                     nursery.cancel_scope.cancel(reason="closed")
             except* CONNECTION_ENDED as group:
-                log.debug("dashboard: %s", group.exceptions)
+                log.debug("WebSocket: %s", group.exceptions)
         if wire_stream.close_reason:
-            log.info("dashboard: connection given up: %s", wire_stream.close_reason)
+            log.info("a WebSocket was given up: %s", wire_stream.close_reason)
 
     async def _run_part(self, part: Callable[[], Awaitable[None]]) -> None:
         with suppress(ConnectionClosed, trio.BrokenResourceError):
@@ -130,7 +99,7 @@ class DashboardSocket:
                 self.close("only text messages are supported", _UNSUPPORTED_DATA)
                 return
             line = received.encode("utf-8", "replace")
-            refusal = _error_for(line)
+            refusal = self._error_for(line)
             if refusal is None:
                 # The same parser reads these bytes again, so what was checked is what is executed.
                 await lines.send_all(line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
@@ -147,26 +116,37 @@ class DashboardSocket:
         with trio.move_on_after(_CLOSE_TIMEOUT, shield=True), suppress(trio.BrokenResourceError):
             await connection.aclose(*self._close_frame)
 
+    def _error_for(self, line: bytes) -> bytes | None:
+        """Return the error for a message that is not allowed (empty: ignore it), or None to forward it."""
+        try:
+            message = wire.parse(line)
+        except BadFrame as error:
+            return wire.error(b"null", wire.error_body(error.code, f"not a JSON-RPC message: {error}"))
+        cancels = message.method == "notifications/cancelled" and message.id is ABSENT
+        if message.method in self._access.methods or cancels:
+            return None
+        if not message.method or message.id is ABSENT:
+            return b""
+        text = f"{message.method[:100]} is only for programs on the machine of mcpd"
+        data = {"code": "not_served", "fix": self._access.advice}
+        return wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text, data))
 
-def _error_for(line: bytes) -> bytes | None:
-    """Return the error for a message that is not allowed (empty: ignore it), or None to forward it."""
+    def _minimal_request(self, head: Head) -> bytes:
+        """Return the upgrade request for the library: it was validated, and has only the needed headers."""
+        return (
+            b"GET / HTTP/1.1\r\nHost: mcpd\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: %b\r\nSec-WebSocket-Key: %b\r\n\r\n"
+            % (self._access.protocol.encode(), head.headers[b"sec-websocket-key"])
+        )
+
+
+def offered_protocols(head: Head) -> list[str]:
+    """Return the subprotocols that a client offers in a valid handshake (RFC 6455, 4.2.1), otherwise none."""
     try:
-        message = wire.parse(line)
-    except BadFrame as error:
-        return wire.error(b"null", wire.error_body(error.code, f"not a JSON-RPC message: {error}"))
-    cancels = message.method == "notifications/cancelled" and message.id is ABSENT
-    if message.method in ALLOWED_METHODS or cancels:
-        return None
-    if not message.method or message.id is ABSENT:
-        return b""
-    text = f"{message.method[:100]} is not available to the dashboard; use mcpctl"
-    return wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text))
-
-
-def _minimal_request(head: Head) -> bytes:
-    """Return the upgrade request for the library. It was validated; only the needed headers are included."""
-    return (
-        b"GET / HTTP/1.1\r\nHost: mcpd\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: %b\r\nSec-WebSocket-Key: %b\r\n\r\n"
-        % (PROTOCOL.encode(), head.headers[b"sec-websocket-key"])
-    )
+        key = base64.b64decode(head.headers.get(b"sec-websocket-key", b""), validate=True)
+    except ValueError:
+        return []
+    version = head.headers.get(b"sec-websocket-version")
+    if head.upgrade != b"websocket" or head.method != "GET" or version != b"13" or len(key) != 16:
+        return []
+    return [each.strip() for each in (head.get(b"sec-websocket-protocol") or "").split(",")]
