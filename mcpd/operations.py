@@ -233,12 +233,11 @@ class Operations:
 
     # ── lists ───────────────────────────────────────────────────────────────────────────────────
 
-    async def load_catalog(self, name: str) -> None:
+    async def load_catalog(self, server: ManagedServer) -> None:
         """Wait until the server's catalog is known; this starts a lazy server. Raises NotReady.
 
         Expired lists are fetched again if the server is connected.
         """
-        server = self.supervisor.get(name)
         if server.catalog is None:
             await self.wait_ready(server)
         await server.refresh_expired_lists()

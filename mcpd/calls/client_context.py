@@ -30,7 +30,7 @@ class Responder(Protocol):
 
 
 class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the client is. Self-reported, except for `via`, `peer_pid`, `person` and `groups`."""
+    """Who the client is. Self-reported, except for `via`, `peer_pid` and what is known of the person."""
 
     via: str
     """How it connected: `socket`, `bridge` or `http`."""
@@ -41,6 +41,8 @@ class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The process at the other end of its connection, according to the kernel; 0 over TCP."""
     person: str = ""
     """The person whose access token its requests carry; empty for the person who runs mcpd."""
+    person_id: str = ""
+    """The same among the people of all authorization servers."""
     groups: tuple[str, ...] = ()
     """That person's groups, and the scopes of the token."""
 

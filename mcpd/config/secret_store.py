@@ -21,8 +21,8 @@ from mcpd.model.json_path import join_path
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 
-SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Valid names of secrets."""
+SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(@[^\x00-\x1f\x7f]{1,200})?")
+"""Valid names of secrets: NAME, or NAME@PERSON for that of a person."""
 
 MAX_SECRET_SIZE = 65_536
 """Bytes. Linux does not accept larger environment variables."""

@@ -73,9 +73,13 @@ class _DefinitionWithSecrets(Record):
     environ: Mapping[str, str] = attrs.field(repr=False)
     settings: Settings
     base_dir: Path
+    person: str = ""
+
+    def for_person(self, name: str) -> _DefinitionWithSecrets:
+        return attrs.evolve(self, person=name)
 
     def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
-        parser = _SpecParser(self.environ, self.settings, self.base_dir, fetched)
+        parser = _SpecParser(self.environ, self.settings, self.base_dir, fetched, self.person)
         parser.parse(self.name, self.definition, self.path)
         if parser.problems:
             raise BadSpec(parser.problems)
@@ -128,6 +132,7 @@ class _SpecParser(msgspec.Struct, eq=False):
     settings: Settings
     base_dir: Path
     fetched: FetchedSecrets
+    person: str = ""
     problems: list[Problem] = msgspec.field(default_factory=list)
     warnings: list[str] = msgspec.field(default_factory=list)
     specs: dict[str, ServerSpec] = msgspec.field(default_factory=dict)
@@ -145,7 +150,14 @@ class _SpecParser(msgspec.Struct, eq=False):
         assert isinstance(definition, Mapping)
         definition = self._with_shared_environment(definition)
         start = len(problems)
-        expanded = expand(definition, self.environ, path, base_dir=self.base_dir, fetched=self.fetched)
+        expanded = expand(
+            definition,
+            self.environ,
+            path,
+            base_dir=self.base_dir,
+            fetched=self.fetched,
+            person=self.person,
+        )
         problems += expanded.problems
         assert isinstance(expanded.value, dict)
         unresolved = self._check_references(expanded.unresolved, path)

@@ -62,6 +62,7 @@ def expand(
     *,
     base_dir: Path | None = None,
     fetched: FetchedSecrets | None = None,
+    person: str = "",
 ) -> ExpansionResult:
     """Replace the references in every string inside `value`. Keys are not changed, nothing is read or run.
 
@@ -72,16 +73,27 @@ def expand(
       or in the command's words are replaced; a relative path is resolved against `base_dir`.
     - `$${`: a literal `${`.
 
+    With `person`, `${secret:NAME}` is that person's, `NAME@PERSON`, except in the member `oauth` of `value`:
+    there, it belongs to mcpd's own client.
+
     Inserted values are not expanded again.
     """
-    work = _Expansion(environ, base_dir or Path("/"), fetched or {})
+    work = _Expansion(environ, base_dir or Path("/"), fetched or {}, person, join_path(path, "oauth"))
     expanded = work.expand_value(value, path)
     unresolved = tuple(dict.fromkeys(work.unresolved))
     return ExpansionResult(expanded, tuple(work.substitutions), tuple(work.problems), unresolved)
 
 
 class _Expansion:
-    def __init__(self, environ: Mapping[str, str], base_dir: Path, fetched: FetchedSecrets) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        fetched: FetchedSecrets,
+        person: str,
+        shared_path: str,
+    ) -> None:
+        self.person, self.shared_path = person, shared_path
         self.environ = environ
         self.base_dir = base_dir
         self.fetched = fetched
@@ -162,6 +174,8 @@ class _Expansion:
             fix = "write ${secret:NAME}, ${credential:NAME}, ${file:PATH} or ${cmd:COMMAND ARGUMENTS}"
             self.problems.append(Problem(path, f"${{{kind}:…}} {error}", fix))
             return ""
+        if self.person and kind == "secret" and not path.startswith(self.shared_path):
+            words = (f"{words[0]}@{self.person}",)
         reference = SecretReference(kind, words)
         value = self.fetched.get(reference)
         if value is None:

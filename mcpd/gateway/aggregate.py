@@ -9,7 +9,8 @@ for every resource. A name or URI that clients were given keeps its meaning, als
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -27,7 +28,13 @@ from mcpd.gateway.index import (
     replace_member,
     split_alias,
 )
-from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness
+from mcpd.gateway.views import (
+    CAPABILITIES_WHILE_UNKNOWN,
+    Source,
+    catalog_items,
+    combined_freshness,
+    itself,
+)
 from mcpd.io.turns import in_turns
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownServer, UnknownTool
 from mcpd.model.policy import ItemKind, Profile, all_tags, tags_of_tool
@@ -59,14 +66,23 @@ class AggregateServer:
     single: ManagedServer | None = None
 
     def __init__(
-        self, core: Operations, profile: Profile, for_all_clients: AggregateServer | None = None
+        self,
+        core: Operations,
+        profile: Profile,
+        for_all_clients: AggregateServer | None = None,
+        *,
+        scope: Scope | None = None,
+        source: Source = itself,
     ) -> None:
-        """`for_all_clients`: the view of which this is the one for legacy clients."""
+        """`for_all_clients`: the view of which this is the one for legacy clients. `scope`: that of the view
+        of which this is the one for a person."""
         self._core = core
+        self.source = source
+        self._of_people: WeakValueDictionary[str, AggregateServer] = WeakValueDictionary()
         self.profile = profile
         self._for_all_clients = for_all_clients
         self._for_legacy_clients: AggregateServer | None = None
-        self.scope: Scope = Scope(profile=profile) if for_all_clients is None else for_all_clients.scope
+        self.scope: Scope = scope or Scope(profile=profile)
         self.control_scope = Scope(is_control=True, profile=profile)
         """The scope of clients of the control API that use the profile."""
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
@@ -78,16 +94,35 @@ class AggregateServer:
 
     def use_profile(self, profile: Profile) -> None:
         """Select by a changed definition of the profile from now on."""
-        self.profile = self.scope.profile = self.control_scope.profile = profile
-        if self._for_legacy_clients is not None:
-            self._for_legacy_clients.profile = profile
+        self.scope.profile = self.control_scope.profile = profile
+        for view in self._variants():
+            view.profile = profile
         self.release_lists()
 
     def release_lists(self) -> None:
         """Release the lists, which may be those of servers that are gone. They are merged again on use."""
-        self.lists.release()
+        for view in self._variants():
+            view.lists.release()
+
+    def _variants(self) -> Iterator[AggregateServer]:
+        """Yield the view, and those for some clients only."""
+        yield self
         if self._for_legacy_clients is not None:
-            self._for_legacy_clients.lists.release()
+            yield self._for_legacy_clients
+        for view in list(self._of_people.values()):
+            yield from view._variants()
+
+    def for_person(self, person: str, source: Source) -> AggregateServer:
+        """See `View.for_person`."""
+        view = self._of_people.get(person)
+        if view is None:
+            view = AggregateServer(self._core, self.profile, scope=self.scope, source=source)
+            self._of_people[person] = view
+        return view
+
+    def _sources(self) -> list[ManagedServer]:
+        """Return the servers whose lists are shown."""
+        return [found for server in self.servers() if (found := self.source(server)) is not None]
 
     def servers(self) -> Sequence[ManagedServer]:
         return [
@@ -184,12 +219,15 @@ class AggregateServer:
             raise UnknownTool(f"{owner}: {what} is not in the profile {self.profile.name!r} any more")
         if member == "tools" and own == LOGIN_TOOL and may_offer_login(server.spec):
             return server
-        catalog = server.catalog
+        source = self.source(server)
+        if source is None or (source is not server and source.catalog is None):
+            return server  # the call starts it
+        catalog = source.catalog
         if catalog is None:
             if server.state not in (ServerState.PENDING, ServerState.NEEDS_AUTH):
                 raise self._core.not_ready_error(server)
         elif all(item.name != own for item in catalog_items(catalog, member)):
-            server.doubt_list(member)
+            source.doubt_list(member)
             raise UnknownTool(f"{owner}: it does not offer {what} any more; {self._name_hint(member)}")
         return server
 
@@ -223,18 +261,21 @@ class AggregateServer:
             is_included = member == "prompts" or self.includes_tool(server.spec.name, own)
             if own == LOGIN_TOOL and member == "tools" and is_included and may_offer_login(server.spec):
                 return server.spec.name, own  # it was listed until somebody logged in
-            is_absent = server.catalog is None and server.upstream is None
-            if own and (is_absent or server.state is ServerState.DISABLED):
-                if server.state in (ServerState.PENDING, ServerState.NEEDS_AUTH) and is_included:
+            source, is_off = self.source(server), server.state is ServerState.DISABLED
+            may_start = source is not server and not is_off  # the call starts the server of the person
+            is_absent = source is None or (source.catalog is None and source.upstream is None)
+            if own and (is_absent or is_off):
+                is_starting = server.state in (ServerState.PENDING, ServerState.NEEDS_AUTH)
+                if (may_start or is_starting) and is_included:
                     return server.spec.name, own
                 raise self._core.not_ready_error(server)
-            if own:
-                server.doubt_list(member)  # it may have such an item by now
+            if own and source is not None:
+                source.doubt_list(member)  # it may have such an item by now
         return None
 
     def _name_hint(self, member: str) -> str:
         """Say where an unknown name may come from."""
-        starting = [server.spec.name for server in self.servers() if server.is_first_start]
+        starting = [(s.original or s).spec.name for s in self._sources() if s.is_first_start]
         if starting:
             names = ", ".join(starting[:5]) + (" and others" if len(starting) > 5 else "")
             return f"{member} of servers that are still starting are not known: {names}; try again soon"
@@ -272,36 +313,40 @@ class AggregateServer:
 
     def _owner_by_similar_uris(self, uri: str) -> ManagedServer:
         """Return the only server that lists resources with this scheme, or has resources at all."""
-        able = [s for s in self.servers() if s.upstream is not None and s.upstream.has("resources")]
+        able = [s for s in self._sources() if s.upstream is not None and s.upstream.has("resources")]
         scheme = uri.partition(":")[0] + ":"
         alike = [s for s in able if s.catalog and any(i.name.startswith(scheme) for i in s.catalog.resources)]
         for candidates in (alike, able):
             if len(candidates) == 1:
-                return candidates[0]
+                return candidates[0].original or candidates[0]
         raise UnknownResource(f"none of these servers has the resource {shorten(uri)!r}", uri)
 
     def capabilities(self, version: str) -> Mapping[str, object]:
-        connected = [server.upstream for server in self.servers() if server.upstream is not None]
+        connected = [server.upstream for server in self._sources() if server.upstream is not None]
         declared = (upstream.capabilities.get("extensions") for upstream in connected)
         always = CAPABILITIES_WHILE_UNKNOWN
         return {**always, "extensions": extensions.united([always["extensions"], *declared])}
 
     def instructions(self) -> str:
         parts = []
-        for server in self.servers():
+        for server in self._sources():
             text = server.upstream.info.instructions if server.upstream is not None else ""
             if text:
-                parts.append(f"## {server.spec.name}\n\n{text[:_MAX_SERVER_INSTRUCTIONS]}")
+                parts.append(
+                    f"## {(server.original or server).spec.name}\n\n{text[:_MAX_SERVER_INSTRUCTIONS]}"
+                )
         return "\n\n".join(parts)[:_MAX_INSTRUCTIONS]
 
     def freshness(self, member: str) -> tuple[int, str]:
-        return combined_freshness([server.catalog for server in self.servers()], member)
+        return combined_freshness([server.catalog for server in self._sources()], member)
 
     def for_legacy_clients(self) -> AggregateServer:
         if self._for_all_clients is not None:
             return self
         if self._for_legacy_clients is None:
-            self._for_legacy_clients = AggregateServer(self._core, self.profile, self)
+            self._for_legacy_clients = AggregateServer(
+                self._core, self.profile, self, scope=self.scope, source=self.source
+            )
         return self._for_legacy_clients
 
     @property
@@ -398,10 +443,13 @@ class MergedLists:
         self._index = index
 
     def _catalogs(self) -> list[tuple[str, Catalog | None]]:
-        servers = self._view.servers()
-        if self._for_all_clients is None:
-            return [(each.spec.name, each.catalog or login_catalog(each)) for each in servers]
-        return [(each.spec.name, catalog_for_legacy(each) or login_catalog(each)) for each in servers]
+        for_legacy = self._for_all_clients is not None
+        found = ((server.spec.name, self._view.source(server)) for server in self._view.servers())
+        return [
+            (name, (catalog_for_legacy(own) if for_legacy else own.catalog) or login_catalog(own))
+            for name, own in found
+            if own is not None
+        ]
 
     def _definitions(self) -> list[ServerSpec]:
         """Return what the tags of the profile are compared with; nothing if it has none."""

@@ -168,7 +168,7 @@ class VisibleEntries:
         known = self._known.get(member)
         if known is not None and known.entries == entries and known.rules == rules and known.client is client:
             return known.visible
-        by_name = {server.spec.name: server for server in servers}
+        by_name = {server.spec.name: view.source(server) or server for server in servers}
         visible = tuple(
             entry
             for entry, (name, own) in zip(entries, view.owners(member), strict=True)

@@ -52,6 +52,8 @@ from mcpd.wire.message import BadFrame, Message, strip_reserved
 
 log = logging.getLogger("mcpd.gateway")
 _EVERY_SERVER = Profile()
+_LISTS_CHANGE = (ServerState.CONNECTED, ServerState.NEEDS_AUTH)
+"""The states in which the lists of a person's server may be others than before."""
 
 CAPABILITIES: Mapping[str, object] = {
     "elicitation": {"form": {}, "url": {}},
@@ -110,7 +112,7 @@ class Gateway:
         self.calls = CallEngine(core, self.spawn, self.roots, self._own_server, stages, core.replica)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._pass_through = PassThrough(self._users_of)
-        self.list_changes = lists.ListChanges(self.sessions, self.calls.connections.companions.used_by)
+        self.list_changes = lists.ListChanges(self.sessions, self._own_lists_of)
         self._nursery: trio.Nursery | None = None
         self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that know all interests, by name. A name may get a new server."""
@@ -156,8 +158,11 @@ class Gateway:
         self, view: View, client: ClientIdentity, send: Callable[[bytes], None], spawn: Spawn
     ) -> ClientSession:
         """Open a client's session. The caller closes it; `spawn` must run tasks that end with it."""
+        if person := client.person_id:
+            view = view.for_person(person, partial(self.dedicated_servers.source, person))
         session = ClientSession(self, METHODS, view, client, send, spawn)
         self.sessions[session] = None
+        self.dedicated_servers.serve_person(session, view.servers())
         return session
 
     def on_session_closed(self, session: ClientSession) -> None:
@@ -280,6 +285,8 @@ class Gateway:
             self.list_changes.on_removed(event.server)
         elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:
             self._on_status(server, event.status.status)
+        elif event.status is not None and event.status.status in _LISTS_CHANGE:
+            self.list_changes.on_person_served(event.server)
 
     def _on_status(self, server: ManagedServer, state: ServerState) -> None:
         """Not for a dedicated server: clients see the lists of its original."""
@@ -382,9 +389,21 @@ class Gateway:
     def _users_of(self, server: ManagedServer) -> Sequence[ClientSession]:
         return [session for session in self.sessions if server in self.servers_of(session)]
 
+    def _own_lists_of(self, session: ClientSession) -> Sequence[ManagedServer]:
+        """Return the servers besides those of definitions whose lists it sees."""
+        dedicated = self.dedicated_servers.used_by(session) if session.client.person_id else []
+        of_person = [server for server in dedicated if server.spec.person]
+        return [*of_person, *self.calls.connections.companions.used_by(session)]
+
     def servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
-        """Return the servers it sees, disabled or not, its dedicated servers, and the companions it uses."""
-        seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
+        """Return the servers that it uses: those it sees, disabled or not, except those that a person has an
+        own one of; its dedicated servers, and the companions it uses."""
+        seen = [
+            server
+            for server in self.core.supervisor.servers()
+            if session.view.covers(server)
+            and not (session.client.person_id and server.spec.share == "person")
+        ]
         dedicated = self.dedicated_servers.used_by(session)
         return list(dict.fromkeys([*seen, *dedicated, *self.calls.connections.companions.used_by(session)]))
 

@@ -1,14 +1,19 @@
-"""Dedicated servers: one instance for each client, or for each root, instead of one shared by all (`share`,
-and if a question of the server could not be attributed to a client).
+"""Dedicated servers: one instance for each client, root or person, instead of one shared by all (`share`, and
+if a question of the server could not be attributed to a client).
 
 The definition's own server remains, for lists and for the shell. A dedicated server starts with its first
 call and ends with its last client; a root's lingers for a while, since windows are closed and reopened.
+
+With `person`, calls of a person use the login and the secrets of that person, and nobody else's. So do
+lists: a person sees neither those of others nor those of the definition's own server, since they may be about
+private things, or written to mislead.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -20,17 +25,20 @@ from msgspec import Raw
 from mcpd.calls.call import Spawn
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.io.linger import Linger
-from mcpd.model.server_spec import StdioSpec
+from mcpd.model.errors import McpdError, Overloaded
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerState
 from mcpd.operations import Operations
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 
 LINGER_SECONDS = 60.0
-"""Seconds that a root's server keeps running without a client."""
+"""Seconds that the server of a root or person keeps running without a client."""
+MAX_OF_PEOPLE = 1000
+"""Servers of people on all definitions."""
 _UNUSED = "its last client left"
 _Key = tuple[str, object]
-"""(name of the server, the client or root it is for)."""
+"""(name of the server, the client, root or person it is for)."""
 
 
 class ServerUser(Protocol):
@@ -65,14 +73,16 @@ class DedicatedServers:
         share = server.spec.share
         if share == "all" and server.elicitation_history.separates_clients:
             share = "client" if session.context.accepts_server_requests else "all"
-        person = session.client.person
+        person = session.client.person_id
         if share == "all" or server.original is not None or (session.is_anonymous and not person):
             return server
-        if session.is_anonymous:
-            owner = ("person", person)  # the same on all of its connections
+        if share == "person" and not person:
+            return server
+        if share == "person" or session.is_anonymous:
+            owner = _of_person(person)  # the same on all connections
         if server.state is ServerState.DISABLED:
             return server  # it refuses the call and says how to enable it
-        if share != "client":
+        if share not in ("client", "person"):
             owner = root = declared_directory(session) or (session.client.cwd if share == "root" else "")
             if not root:
                 return server
@@ -80,9 +90,51 @@ class DedicatedServers:
         found = self._instances.get(key)
         if found is None or self._core.supervisor.instances.is_ending(found.server):
             own_only = owner is session and session.context.prefers_legacy
-            found = self._instances[key] = self._start(server, owner, prefers_legacy=own_only)
+            if isinstance(owner, tuple):
+                self._make_room(server)
+            found = self._instances[key] = self._start(server, session, owner, prefers_legacy=own_only)
         _add_user(found, session)
         return found.server
+
+    def serve_person(self, session: ServerUser, servers: Iterable[ManagedServer]) -> None:
+        """Create a person's own ones of these servers, so that their lists are known. They start later."""
+        for server in servers if session.client.person_id else ():
+            if server.spec.share == "person":
+                with suppress(McpdError):  # a call says what is wrong
+                    self.server_for(session, server)
+
+    def source(self, person: str, server: ManagedServer) -> ManagedServer | None:
+        """Return the server whose lists a person sees instead of those of `server`; None if there is none."""
+        if server.spec.share != "person":
+            return server
+        found = self._instances.get((server.spec.name, _of_person(person)))
+        return found.server if found is not None and found.server.original is server else None
+
+    def sources(self, session: ServerUser, servers: Sequence[ManagedServer]) -> Sequence[ManagedServer]:
+        """Return the servers whose lists a client sees instead of those of `servers`. A person's start now,
+        unless their lists are known."""
+        person = session.client.person_id
+        if not person:
+            return servers
+        self.serve_person(session, servers)
+        found = [own for server in servers if (own := self.source(person, server)) is not None]
+        for server in found:
+            if server.spec.person and server.catalog is None:
+                server.request_start()
+        return found
+
+    def _make_room(self, server: ManagedServer) -> None:
+        """End the oldest unused server of a person if there are too many. Raises Overloaded."""
+        of_people = [item for item in self._instances.items() if isinstance(item[0][1], tuple)]
+        if len(of_people) < MAX_OF_PEOPLE:
+            return
+        for key, instance in of_people:
+            if not instance.users:
+                self._end(key, instance, "too many people use servers of their own")
+                return
+        name = server.spec.name
+        text = f"{name}: too many people use mcpd at the same time ({MAX_OF_PEOPLE} servers of people)"
+        raise Overloaded(f"{text}; nothing was sent, try again later", server=name)
 
     def on_disabled(self, server: ManagedServer) -> None:
         """A disabled definition disables its dedicated servers, too."""
@@ -110,7 +162,9 @@ class DedicatedServers:
         if not instance.users and self._instances.get(key) is instance:
             self._end(key, instance, _UNUSED)
 
-    def _start(self, server: ManagedServer, owner: object, *, prefers_legacy: bool = False) -> _Instance:
+    def _start(
+        self, server: ManagedServer, session: ServerUser, owner: object, *, prefers_legacy: bool = False
+    ) -> _Instance:
         """Start an instance for `owner`.
 
         `prefers_legacy`: whether its only client is of the legacy era and can be asked (`ClientContext`).
@@ -120,6 +174,8 @@ class DedicatedServers:
             spec = attrs.evolve(spec, era="legacy-first")  # the era that its client would use directly
         if isinstance(spec, StdioSpec) and isinstance(owner, str) and spec.cwd is None:
             spec = attrs.evolve(spec, cwd=owner)
+        if spec.share == "person":
+            spec = _for_person(spec, session.client)
         return _Instance(self._core.supervisor.instances.start(server.original or server, spec))
 
     def _name_for(self, server: ManagedServer) -> str:
@@ -132,6 +188,20 @@ class DedicatedServers:
         if self._instances.get(key) is instance:
             del self._instances[key]
         self._core.supervisor.instances.stop(instance.server, reason)
+
+
+def _of_person(person: str) -> object:
+    return ("person", person)
+
+
+def _for_person(spec: ServerSpec, client: ClientIdentity) -> ServerSpec:
+    """Return the definition with the login and the secrets of a person."""
+    unresolved = None if spec.unresolved is None else spec.unresolved.for_person(client.person)
+    spec = attrs.evolve(spec, person=client.person_id, unresolved=unresolved)
+    if isinstance(spec, RemoteSpec):
+        account = f"{client.person_id} ({spec.oauth.account})"
+        spec = attrs.evolve(spec, oauth=attrs.evolve(spec.oauth, account=account))
+    return spec
 
 
 def _add_user(instance: _Instance, session: ServerUser) -> None:

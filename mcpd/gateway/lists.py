@@ -45,19 +45,20 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
             request, -32601, f"{session.view.title} does not support {_CAPABILITY_OF[member]}"
         )
         return
-    single = session.view.single
-    core, expired = session.gateway.core, [s for s in session.view.servers() if s.lists_expired]
-    unheard = [s for s in session.view.servers() if s.is_first_start] if single is None else []
-    if not expired and not unheard and (single is None or single.catalog is not None):
+    core, single = session.gateway.core, session.view.single
+    servers = session.gateway.dedicated_servers.sources(session, session.view.servers())
+    expired = [s for s in servers if s.lists_expired]
+    unheard = [s for s in servers if s.is_first_start] if single is None else []
+    if not expired and not unheard and (single is None or not servers or servers[0].catalog is not None):
         _respond_with_page(session, request, member)
         return
 
     async def when_known() -> None:
         if single is not None:
             try:
-                await core.load_catalog(single.spec.name)
+                await core.load_catalog(servers[0])
             except NotReady:
-                if login_catalog(single) is None:
+                if login_catalog(servers[0]) is None:
                     raise
         else:
             with trio.move_on_after(FIRST_START_TIMEOUT):
@@ -117,26 +118,32 @@ def _cursor(entries: Sequence[bytes], start: int) -> str:
 
 
 class ListChanges:
-    """Tells clients which lists have changed. `companions_of` returns the second connections that a client
-    uses.
-    """
+    """Tells clients which lists have changed. `own_lists_of` returns the servers besides those of definitions
+    whose lists a client sees: second connections, and those of a person."""
 
     def __init__(
         self,
         sessions: Collection[ClientSession],
-        companions_of: Callable[[ClientSession], Collection[ManagedServer]],
+        own_lists_of: Callable[[ClientSession], Collection[ManagedServer]],
     ) -> None:
         self._sessions = sessions
-        self._companions_of = companions_of
+        self._own_lists_of = own_lists_of
         self._disabled: dict[str, bool] = {}
         self._offered_logins: set[str] = set()
         """The servers whose only tool is the one to log in, as clients were notified."""
 
     def notify(self, server: ManagedServer, feature: str) -> None:
-        """A list of a server has changed. Nobody sees those of a dedicated server."""
+        """A list of a server has changed. Nobody sees those of a dedicated server but a person."""
         for session in list(self._sessions):
-            if session.view.covers(server) or server in self._companions_of(session):
+            if session.view.covers(server) or server in self._own_lists_of(session):
                 session.notify_list_changed(feature)
+
+    def on_person_served(self, name: str) -> None:
+        """The dedicated server with this name has been connected, or needs a login."""
+        for session in list(self._sessions):
+            if any(server.spec.person and server.spec.name == name for server in self._own_lists_of(session)):
+                for feature in FEATURES:
+                    session.notify_list_changed(feature)
 
     def notify_view(self, view: View, features: Iterable[str]) -> None:
         """Lists of a view of several servers have changed."""

@@ -256,6 +256,10 @@ class ClientSession:
         server = self.gateway.dedicated_servers.server_for(self, target.server)
         return msgspec.structs.replace(target, server=server)
 
+    def _single(self) -> ManagedServer | None:
+        """Return the server that the client is attached to, or that of its person."""
+        return None if self.view.single is None else self.view.source(self.view.single)
+
     def _receive_without_id(self, message: Message) -> None:
         try:
             if message.method:
@@ -279,8 +283,8 @@ class ClientSession:
             request.method not in self._methods.legacy  # methods of the other revisions are refused here
             and request.method not in self._methods.modern
             and len(request.method) <= _MAX_METHOD
-            and self.view.single is not None
-            and _knows_method(self.view.single, request)
+            and (single := self._single()) is not None
+            and _knows_method(single, request)
         ):
             self._forward(request, self.view.route(request.method, request.params))
         else:
@@ -310,7 +314,8 @@ class ClientSession:
             decision = policies.verdict(self.facts(self.context), server, "method", method).decision
             if decision is not Decision.ALLOW:
                 return
-        upstream = self.gateway.servers_of(self)[-1].upstream
+        used = self.gateway.servers_of(self)
+        upstream = used[-1].upstream if used else None
         if upstream is not None and upstream.asks_by_request:
             upstream.link.notify(message.method, bytes(message.params))
 
@@ -336,7 +341,7 @@ class ClientSession:
 
     def when_catalog_known(self, request: ClientRequest, work: Callable[[], None]) -> None:
         """Run `work` once the client's server is connected; after a timeout, with what is known."""
-        single = self.view.single
+        single = self._single()
         is_asleep = single is not None and single.spec.lazy and single.catalog is not None
         if single is None or single.upstream is not None or is_asleep:
             work()

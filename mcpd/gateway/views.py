@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -16,6 +16,7 @@ from mcpd.model.errors import InvalidArguments, Problem, UnknownTool
 from mcpd.operations import Operations
 from mcpd.protocol import extensions
 from mcpd.protocol.legacy import VERSIONS as LEGACY_VERSIONS
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
@@ -43,6 +44,13 @@ CAPABILITIES: Mapping[str, Mapping[str, object]] = {
 CAPABILITIES_WHILE_UNKNOWN: Mapping[str, object] = {**CAPABILITIES, "extensions": {extensions.UI: {}}}
 
 
+Source = Callable[[ManagedServer], ManagedServer | None]
+
+
+def itself(server: ManagedServer) -> ManagedServer | None:
+    return server
+
+
 class View(Protocol):
     """What a client sees. `route` and `resource` raise UnknownTool and UnknownResource."""
 
@@ -55,6 +63,11 @@ class View(Protocol):
     @property
     def label(self) -> str:
         """A short name: the server's, or `*` and the profile."""
+
+    @property
+    def source(self) -> Source:
+        """Returns whose lists are shown for a server: its own, or for a person those of that person's server,
+        if there is one."""
 
     @property
     def single(self) -> ManagedServer | None:
@@ -90,6 +103,7 @@ class View(Protocol):
     def freshness(self, member: str) -> tuple[int, str]:
         """Return `ttlMs` and `cacheScope` of a list."""
 
+    def for_person(self, person: str, source: Source) -> View: ...
     def for_legacy_clients(self) -> View:
         """Return the view with the lists of second connections, for the clients that use these (see
         `LegacyCompanions`): their calls may change those lists."""
@@ -98,9 +112,14 @@ class View(Protocol):
 def server_info(view: View) -> Mapping[str, object]:
     """Return the `serverInfo` for clients of a view: mcpd's name and version, and the title, icons and other
     members of a single server."""
-    upstream = None if view.single is None else view.single.upstream
+    upstream = None if view.single is None else _upstream(view, view.single)
     own = {} if upstream is None else upstream.own_info
     return {"title": view.title, **own, "name": "mcpd", "version": __version__}
+
+
+def _upstream(view: View, server: ManagedServer) -> Upstream | None:
+    found = view.source(server)
+    return None if found is None else found.upstream
 
 
 def catalog_items(catalog: Catalog, member: str) -> Sequence[Item]:
@@ -129,6 +148,7 @@ class SingleServer(msgspec.Struct, eq=False):
     """The server as last seen; its name may belong to another server by now, or to none."""
     is_for_legacy: bool = False
     """See `View.for_legacy_clients`."""
+    source: Source = itself
 
     @property
     def single(self) -> ManagedServer:
@@ -161,8 +181,11 @@ class SingleServer(msgspec.Struct, eq=False):
         return [(self.single.spec.name, item.name) for item in self._items(member)]
 
     def _items(self, member: str) -> Sequence[Item]:
-        catalog = catalog_for_legacy(self.single) if self.is_for_legacy else self.single.catalog
-        catalog = catalog or login_catalog(self.single)
+        server = self.source(self.single)
+        if server is None:
+            return ()
+        catalog = catalog_for_legacy(server) if self.is_for_legacy else server.catalog
+        catalog = catalog or login_catalog(server)
         return () if catalog is None else catalog_items(catalog, member)
 
     def route(self, method: str, params: bytes) -> Target:
@@ -185,7 +208,7 @@ class SingleServer(msgspec.Struct, eq=False):
 
     def capabilities(self, version: str) -> Mapping[str, object]:
         """Return what the server declared and mcpd can forward; everything while that is unknown."""
-        upstream = self.single.upstream
+        upstream = _upstream(self, self.single)
         if upstream is None:
             return CAPABILITIES_WHILE_UNKNOWN
         offered: dict[str, object] = {
@@ -208,11 +231,16 @@ class SingleServer(msgspec.Struct, eq=False):
         return offered
 
     def instructions(self) -> str:
-        upstream = self.single.upstream
+        upstream = _upstream(self, self.single)
         return upstream.info.instructions if upstream is not None else ""
 
     def freshness(self, member: str) -> tuple[int, str]:
-        return combined_freshness([self.single.catalog], member)
+        server = self.source(self.single)
+        return combined_freshness([None if server is None else server.catalog], member)
 
     def for_legacy_clients(self) -> View:
-        return SingleServer(self.core, self.last, is_for_legacy=True)
+        return SingleServer(self.core, self.last, is_for_legacy=True, source=self.source)
+
+    def for_person(self, person: str, source: Source) -> View:
+        """Return the view with the lists of that person's servers."""
+        return SingleServer(self.core, self.last, source=source)

@@ -94,7 +94,7 @@ MEBIBYTE = 1024 * 1024
 Era = Literal["auto", "modern", "legacy", "legacy-first"]
 """`legacy-first` is not for definitions: it prefers the legacy era of a server that speaks both."""
 Concurrency = Literal["auto", "free", "writes", "serial"]
-Share = Literal["all", "root", "declared-root", "client"]
+Share = Literal["all", "root", "declared-root", "client", "person"]
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -181,9 +181,12 @@ class ServerSpec(Record):
     tools. With `auto`, calls of different clients that may change something take turns in a shared process,
     but none waits longer than a second."""
     share: Share = "all"
-    """The clients that share a process or session, which are `all`, those with the same `root`, or none
-    (`client`). A client's root is the first directory that it declares, else the one its bridge was started
-    in; with `declared-root`, clients that declare none share the process of the definition."""
+    """The clients that share a process or session, which are `all`, those with the same `root`, those of the
+    same `person`, or none (`client`). A client's root is the first directory that it declares, else the one
+    its bridge was started in; with `declared-root`, clients that declare none share the process of the
+    definition. With `person`, the login and the secrets are that person's."""
+    person: str = ""
+    """For whom a dedicated instance is, if `share` is `person`: see `ClientIdentity.person_id`."""
     is_single_process: bool = False
     """Whether mcpd must not start a second process for clients of the legacy era. The definition sets
     `share` or `concurrency`, or the server is known to need all of its clients in one process."""
@@ -309,6 +312,10 @@ class UnresolvedDefinition(Protocol):
 
     def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
         """Insert the fetched secrets. Raises BadSpec if one is unavailable, or makes a field invalid."""
+        ...
+
+    def for_person(self, name: str) -> UnresolvedDefinition:
+        """Return the definition with the secrets of a person, which are named `NAME@PERSON` in the store."""
         ...
 
 

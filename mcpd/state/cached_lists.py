@@ -21,7 +21,8 @@ _MAX_SIZE = 64 << 20
 
 def definition_key(spec: ServerSpec) -> str:
     """Return the key. Definitions have the same one if they lead to the same server in the same way."""
-    return fingerprint(spec.identity if spec.era == "auto" else (spec.era, *spec.identity))
+    identity = (spec.person, *spec.identity) if spec.person else spec.identity
+    return fingerprint(identity if spec.era == "auto" else (spec.era, *identity))
 
 
 def fingerprint(identity: object) -> str:

@@ -158,7 +158,8 @@ def _apply_resolved(made: ServerSpec, spec: ServerSpec) -> ServerSpec:
         raise SecretUnavailable(
             "its resolved URL needs another transport than expected (set `type` in its definition)"
         )
-    return attrs.evolve(spec, url=made.url, headers=made.headers, oauth=made.oauth, unresolved=None)
+    oauth = attrs.evolve(made.oauth, account=spec.oauth.account) if spec.person else made.oauth
+    return attrs.evolve(spec, url=made.url, headers=made.headers, oauth=oauth, unresolved=None)
 
 
 def _end_session(leader: int) -> None:

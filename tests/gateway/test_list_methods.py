@@ -20,6 +20,7 @@ from mcpd.model.policy import ClientFacts, Decision
 from mcpd.wire.message import BadFrame
 from tests.gateway.model import LEGACY, Json
 
+NOBODY_HAS_OWN: Any = SimpleNamespace(sources=lambda session, servers: servers)
 NO_POLICIES: Any = SimpleNamespace(apply_to=lambda server: False)
 
 
@@ -53,7 +54,9 @@ async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
                 capabilities=lambda version: {"tools": {}},
                 entries=lambda member: (b'{"name":"echo"}',),
             ),
-            gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing)),
+            gateway=SimpleNamespace(
+                core=SimpleNamespace(refresh_catalogs=nothing), dedicated_servers=NOBODY_HAS_OWN
+            ),
             visible=VisibleEntries(NO_POLICIES),
             request_tasks={},
             spawn_request=lambda request, work: nursery.start_soon(work),
@@ -84,7 +87,7 @@ def a_session(
             entries=lambda member: entries,
             freshness=lambda member: (5, "public"),
         ),
-        gateway=SimpleNamespace(core=None),
+        gateway=SimpleNamespace(core=None, dedicated_servers=NOBODY_HAS_OWN),
         visible=VisibleEntries(NO_POLICIES),
         request_tasks={},
         spawn_request=lambda request, work: tasks.append(work),
@@ -168,22 +171,20 @@ def test_list_is_answered_immediately_if_it_is_known(
 
 
 async def test_unknown_list_of_a_single_server_is_loaded(autojump_clock: trio.testing.MockClock) -> None:
-    loaded: list[str] = []
+    loaded: list[object] = []
 
-    async def load(name: str) -> None:
+    async def load(server: object) -> None:
         await trio.lowlevel.checkpoint()
-        loaded.append(name)
+        loaded.append(server)
 
-    server = SimpleNamespace(
-        lists_expired=False, is_first_start=True, catalog=None, spec=SimpleNamespace(name="srv")
-    )
+    server = SimpleNamespace(lists_expired=False, is_first_start=True, catalog=None)
     session, answers, tasks = a_session(ENTRIES, single=server, servers=[server])
     session.gateway.core = SimpleNamespace(load_catalog=load)
     session.is_closed = False
     list_methods.answer_list(session, a_request())
     (task,) = tasks
     await task()  # type: ignore[operator]
-    assert loaded == ["srv"]
+    assert loaded == [server]
     assert len(answers) == 1
 
 
@@ -201,6 +202,7 @@ def test_visible_part_of_a_list_follows_the_rules() -> None:
         entries=lambda member: (b"A", b"B"),
         owners=lambda member: (("it", "a"), ("it", "b")),
         servers=lambda: (SimpleNamespace(spec=SimpleNamespace(name="it")),),
+        source=lambda server: server,
     )
     visible, facts = VisibleEntries(policies), ClientFacts()
     first = visible.entries(view, "tools", lambda: facts)

@@ -35,7 +35,7 @@ class ListReader:
             await self.operations.refresh_catalogs(self.operations.supervisor.servers())
         else:
             self.client.require(self.operations.supervisor, name)
-            await self.operations.load_catalog(name)
+            await self.operations.load_catalog(self.operations.supervisor.get(name))
 
     def tools(self, name: str | None) -> ToolsResult:
         style = self.operations.config.loaded.settings.tool_names

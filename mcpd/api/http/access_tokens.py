@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from urllib.parse import quote
 
 import msgspec
 import trio
@@ -48,6 +49,8 @@ class Person(msgspec.Struct, frozen=True):
 
     name: str
     """The value of the claim that identifies a person (`settings.http.jwt.person`)."""
+    id: str
+    """The name and the issuer, which nobody else has: neither contains a space."""
     groups: tuple[str, ...]
     """The groups, and the scopes of the token."""
     expires: float
@@ -115,7 +118,8 @@ class AccessTokens:
         known += scopes.split() if isinstance(scopes, str) else ()
         if len(known) > _MAX_GROUPS:  # a rule may deny something to any of them
             raise TokenRefused(f"the token has more than {_MAX_GROUPS} groups and scopes")
-        return Person(name, tuple(known), float(claims["exp"]))
+        id = f"{quote(name, safe='@|:')} at {settings.issuer}"
+        return Person(name, id, tuple(known), float(claims["exp"]))
 
     async def run(self) -> None:
         """Fetch the keys again and again, until cancelled."""

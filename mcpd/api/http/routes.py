@@ -349,7 +349,9 @@ class RouteHandler:
             if len(self._people) >= _MAX_PEOPLE:
                 self._close_people("evicted: too many people use this connection")
             client = self._operations.clients.add(None, person.name)
-            identity = ClientIdentity(via="http", person=person.name, groups=person.groups)
+            identity = ClientIdentity(
+                via="http", person=person.name, person_id=person.id, groups=person.groups
+            )
             # A session ends for a person whose groups have changed: they decide what it shows.
             name = f"person {person.name} {sorted(person.groups)}"
             handler = McpHandler(self._routes.endpoint, Principal(name, identity, client), self._spawn)

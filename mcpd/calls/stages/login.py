@@ -62,7 +62,7 @@ def login_catalog(server: ManagedServer) -> Catalog | None:
     """
     if server.catalog is not None or server.state is not ServerState.NEEDS_AUTH:
         return None
-    return _catalog(server.spec.name) if may_offer_login(server.spec) else None
+    return _catalog((server.original or server).spec.name) if may_offer_login(server.spec) else None
 
 
 @lru_cache(maxsize=1000)
