@@ -70,8 +70,8 @@ LINES = {
     "mcpd/wire": 1_322,
     "ctl": 5_722,
     "ctl/bridge": 1_876,
-    "ctl/commands": 4_783,
-    "ctl/editors": 4_455,
+    "ctl/commands": 4_800,
+    "ctl/editors": 4_526,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

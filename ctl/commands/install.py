@@ -17,7 +17,7 @@ from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping
 from ctl.commands.import_ import unknown_editor
 from ctl.daemon.client import Json
-from ctl.editors.backups import EditorBackups
+from ctl.editors.backups import BackupRecord, EditorBackups
 from ctl.editors.config_files import BY_NAME, EditorSpec, UserContext, find_editor_files
 from ctl.editors.import_plan import ImportTarget, find_import_target
 from ctl.editors.install import FileChange
@@ -28,6 +28,7 @@ from ctl.editors.install_report import (
     as_json,
     report_installed,
     report_left_on,
+    report_names_of_mcpd,
     report_old_names,
     report_own_profile,
     report_profile,
@@ -40,7 +41,7 @@ from ctl.editors.mcpd_entry import (
     installable_editors,
     mcpctl_path,
 )
-from ctl.editors.old_names import OldNames, client_style, restore_lists
+from ctl.editors.old_names import Mention, OldNames, client_style, restore_lists
 from ctl.editors.take_over import (
     OwnProfile,
     TakeOver,
@@ -51,6 +52,7 @@ from ctl.editors.take_over import (
 )
 from mcpd.config.in_place_edits.document import Document, KeyPath
 from mcpd.model.errors import BadSpec, CannotWrite
+from mcpd.model.tool_names import ClientStyle
 
 NAME = "mcpd"
 MakeEntry = Callable[[KeyPath], dict[str, object]]
@@ -327,17 +329,20 @@ def uninstall(
     changed: list[str] = []
 
     def uninstall_one(target: InstallTarget) -> Json:
-        name = target.editor.name
+        name, record = target.editor.name, backups.load(target.path)
         lists = restore_lists(target.path, backups, dry_run=dry_run)
         change = uninstall_entry(target, backups, dry_run=dry_run)
+        left = [] if dry_run else _names_of_mcpd(target, user, change, record)
         changed.extend([name] if change.has_changes else [])
         if not cli.out.json and (change.has_changes or (name not in reported and target is last[name])):
             report_uninstalled(cli, target, change, user, dry_run)
             for path in lists:
                 cli.out.line(f"  {user.display_path(path)}: permission lists {'would be ' * dry_run}restored")
+            report_names_of_mcpd(cli, left, user)
             reported.add(name)
         facts = as_json(target, change, None) | {"dry_run": dry_run}
         facts["restored_permissions"] = list(map(str, lists))
+        facts["old_names"] = [each.to_json() for each in left]
         if target is not last[name]:
             return facts
         files = [each.path for each in targets if each.editor.name == name]
@@ -354,6 +359,18 @@ def uninstall(
             command = f"mcpctl uninstall EDITOR{'' if project else ' --project'}"
             cli.out.message(f"{user.display_path(path)} also contains mcpd; run {command} in its directory")
     return code
+
+
+def _names_of_mcpd(
+    target: InstallTarget, user: UserContext, change: FileChange, record: BackupRecord | None
+) -> list[Mention]:
+    """Return what still names tools of mcpd's entries, which were removed from the file of the user."""
+    if target.project is not None:
+        return []  # the user's own file may have an entry of that name
+    disabled = () if record is None else record.disabled
+    taken = {each.name: each.server or each.name for each in disabled}
+    everything = (OldNames(target, user, taken, name, ClientStyle.UNDERSCORES) for name in change.removed)
+    return [mention for names in everything for mention in names.mentions_of_mcpd()]
 
 
 def _for_each(cli: CliContext, targets: list[InstallTarget], action: Callable[[InstallTarget], Json]) -> int:

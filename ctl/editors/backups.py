@@ -74,6 +74,9 @@ class BackupRecord(msgspec.Struct, frozen=True, rename=_FILE_NAMES.get):
     """The file of mcpd's entry because of which the permission lists of this one were rewritten."""
     names: dict[str, str] = {}
     """Old → new names in these lists."""
+    is_rebuilt: bool = False
+    """Whether `original` has entries that were put back, without their comments, because another program had
+    changed the file before `install` ran again."""
 
     def __repr__(self) -> str:
         return f"BackupRecord({self.path!r}, disabled={self.disabled})"

@@ -65,6 +65,8 @@ class FileChange:
     """The file is byte for byte what it was before the installation."""
     re_enabled: tuple[str, ...] = ()
     """Other entries that were enabled again."""
+    superseded: tuple[DisabledEntry, ...] = ()
+    """Removed entries that did not come back, because the file has new ones with their names."""
     existed: bool = True
     """Whether the file existed."""
 
@@ -123,6 +125,9 @@ def install(
             kept = BackupRecord(
                 str(path), existed, "", slot, entries, created, original=original or b"", names=names
             )
+            if data is not None and record is not None:
+                is_rebuilt = record.is_rebuilt or (bool(already) and _has_changed(data, record))
+                kept = structs.replace(kept, is_rebuilt=is_rebuilt)
             _save_record(backups, kept, document)
             _write(path, document, data)
         existed = original is not None
@@ -163,16 +168,19 @@ def uninstall(target: InstallTarget, backups: EditorBackups, *, dry_run: bool = 
         ours = content.mcpd_entries()
         if ours:
             check_writable(path)
-        if record is not None and ours and digest(data) == record.written_digest:
+        if record is not None and ours and not _has_changed(data, record):
             if not dry_run:
                 if record.existed:
                     _write(path, parse_document(record.original, path, foreign=True), data)
                 else:
                     _remove(path, record)
                 backups.delete(path)
-            return FileChange(path, removed=tuple(ours), restored=True)
+            put_back = [entry.name for entry in record.disabled] if record.is_rebuilt else []
+            return FileChange(path, removed=tuple(ours), restored=not put_back, re_enabled=tuple(put_back))
         document, enabled = without_mcpd(content, ours, record)
-        change = FileChange(path, removed=tuple(ours), re_enabled=tuple(enabled))
+        removed = [entry for entry in record.disabled if entry.removed] if record is not None else []
+        superseded = tuple(entry for entry in removed if entry.name not in enabled)
+        change = FileChange(path, removed=tuple(ours), re_enabled=tuple(enabled), superseded=superseded)
         if change.has_changes and not dry_run:
             _write(path, document, data)
             backups.delete(path)
@@ -199,9 +207,14 @@ def _content_to_restore(
     """Return the content for `uninstall` to restore: the original, or the changed file without mcpd."""
     if data is None:
         return None
-    if record is not None and digest(data) == record.written_digest:
+    if record is not None and not _has_changed(data, record):
         return record.original if record.existed else None
     return without_mcpd(content, content.mcpd_entries(), record)[0].data
+
+
+def _has_changed(data: bytes, record: BackupRecord) -> bool:
+    """Return whether another program has changed the file since mcpctl wrote it."""
+    return digest(data) != record.written_digest
 
 
 def _read_file(path: Path) -> bytes | None:

@@ -53,7 +53,8 @@ def report_installed(
         cli.out.line(f"{target.editor.title}: '{change.added}' {would}{done} {path}")
     for taken in change.disabled:
         how = "removed until mcpctl uninstall" if taken.removed else "disabled"
-        cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
+        called = f" as {taken.server}" if taken.server not in ("", taken.name) else ""
+        cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd{called})")
     if loaded := [taken.name for taken in change.disabled if taken.entry.get("alwaysLoad") is True]:
         cli.out.line(
             f"  alwaysLoad of {', '.join(loaded)} {would or 'is '}set for all tools of '{change.added}'"
@@ -90,12 +91,24 @@ def report_old_names(
     if mentions:
         by_hand = "permission lists aside, edit them by hand" if again else "edit them by hand"
         cli.out.line(f"  these still name the former tools, which have other names now; {by_hand}:")
-    for each in mentions[:_MAX_MENTIONS]:
-        cli.out.line(f"    {user.display_path(each.path)}:{each.line}: {each.old} → {each.new}")
-    if len(mentions) > _MAX_MENTIONS:
-        cli.out.line(f"    and {len(mentions) - _MAX_MENTIONS} more (--json lists all)")
+    _report_mentions(cli, mentions, user)
     if again:
         cli.out.line(f"  rename those in permission lists with: {again}")
+
+
+def report_names_of_mcpd(cli: CliContext, mentions: Sequence[Mention], user: UserContext) -> None:
+    """Print what still names tools of mcpd's entry, which was removed."""
+    if mentions:
+        cli.out.line("  these still name tools of mcpd, which the editor no longer has; edit them by hand:")
+    _report_mentions(cli, mentions, user)
+
+
+def _report_mentions(cli: CliContext, mentions: Sequence[Mention], user: UserContext) -> None:
+    for each in mentions[:_MAX_MENTIONS]:
+        new = f" → {each.new}" if each.new else ""
+        cli.out.line(f"    {user.display_path(each.path)}:{each.line}: {each.old}{new}")
+    if len(mentions) > _MAX_MENTIONS:
+        cli.out.line(f"    and {len(mentions) - _MAX_MENTIONS} more (--json lists all)")
 
 
 def report_own_profile(cli: CliContext, profile: OwnProfile, *, dry_run: bool) -> None:
@@ -129,6 +142,11 @@ def report_uninstalled(
             cli.out.line(f"{target.editor.title}: mcpd is no longer configured in {path}")
         for name in change.re_enabled:
             cli.out.line(f"  {name}: {would}restored")
+        for entry in change.superseded:
+            cli.out.line(
+                f"  {entry.name}: {would}not restored, because the file has another entry with this name; "
+                f"the former one became {entry.server or entry.name} in mcpd"
+            )
 
 
 def as_json(target: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:

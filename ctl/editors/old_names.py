@@ -1,7 +1,8 @@
 """Finds the permission lists, hooks, sub-agents and commands that name tools of servers that were taken over.
 
 An editor puts the name of an entry before its tools. When mcpd's entry replaces another one, its tools get
-other names, and a list that names the old ones has no effect any more.
+other names, and a list that names the old ones has no effect any more. The same happens when mcpd's entry is
+removed.
 """
 
 from __future__ import annotations
@@ -128,6 +129,9 @@ _NAMINGS: Mapping[str, _Naming] = {
 }
 
 
+_Renamer = Callable[[str], tuple[str, list[tuple[str, str]]]]
+
+
 @attrs.frozen
 class Mention:
     """A place that names a former tool."""
@@ -136,6 +140,7 @@ class Mention:
     line: int
     old: str
     new: str
+    """Its name now; empty if it is not known."""
 
     def to_json(self) -> Json:
         return {"path": str(self.path), "line": self.line, "old": self.old, "new": self.new}
@@ -161,9 +166,16 @@ class OldNames:
     def mentions(self) -> list[Mention]:
         """Return all places with a former name."""
         naming = self._naming
-        if naming is None:
-            return []
-        rename, found = self._renamer(naming), list[Mention]()
+        return [] if naming is None else self._mentions(naming, self._renamer(naming))
+
+    def mentions_of_mcpd(self) -> list[Mention]:
+        """Return all places with a name of a tool in mcpd's entry, which was removed. The new one is the name
+        in the editor's own entry."""
+        naming = _NAMINGS.get(self.target.editor.name)
+        return [] if naming is None else self._mentions(naming, self._renamer_back(naming))
+
+    def _mentions(self, naming: _Naming, rename: _Renamer) -> list[Mention]:
+        found = list[Mention]()
         for path in self._files([*(each for each, _ in naming.lists), *naming.texts]):
             text = _read(path)
             head = (
@@ -226,29 +238,29 @@ class OldNames:
         items = [item for place in places for item in strings(document.value_at(place))]
         return {item: new for item in items if (new := rename(item)[0]) != item}
 
-    def _renamer(self, naming: _Naming) -> Callable[[str], tuple[str, list[tuple[str, str]]]]:
-        """Return a function that replaces all names in a text, and returns them, too: (old, new)."""
+    def _renamer(self, naming: _Naming) -> _Renamer:
         prefixes = {_prefix(naming.server, entry): server for entry, server in self.taken.items()}
-        every = "|".join(map(re.escape, sorted(prefixes, key=len, reverse=True)))
-        separator = re.escape(naming.separator)
-        pattern = re.compile(
-            rf"(?<![\w:/@.-])({every})(?:({separator})((?:[\w?*-]|\.\*)*)|(?![\w-]))"
-            if "mcp__" in naming.server
-            else rf"(?<![\w:/@.-])({every})({separator})((?:[\w?*-]|\.\*)*)"
-        )
 
-        def rename(text: str) -> tuple[str, list[tuple[str, str]]]:
-            names: list[tuple[str, str]] = []
+        def new_name(found: re.Match[str]) -> str:
+            return self._new_name(naming, prefixes[found[1]], found[3] if found[2] else "*")
 
-            def new_name(found: re.Match[str]) -> str:
-                tool = found[3] if found[2] else "*"
-                new = self._new_name(naming, prefixes[found[1]], tool)
-                names.append((found[0], new))
-                return new
+        return _make_renamer(naming, prefixes, new_name)
 
-            return pattern.sub(new_name, text), names
+    def _renamer_back(self, naming: _Naming) -> _Renamer:
+        beginnings = {
+            self._new_name(naming, server, ""): _prefix(naming.server, entry) + naming.separator
+            for entry, server in self.taken.items()
+        }
 
-        return rename
+        def former_name(found: re.Match[str]) -> str:
+            names = [
+                own + found[0].removeprefix(ours)
+                for ours, own in beginnings.items()
+                if found[0].startswith(ours)
+            ]
+            return names[0] if len(names) == 1 else ""
+
+        return _make_renamer(naming, [_prefix(naming.server, self.entry)], former_name)
 
     def _new_name(self, naming: _Naming, server: str, tool: str) -> str:
         own = _prefix(naming.server, self.entry) + naming.separator
@@ -289,6 +301,31 @@ class OldNames:
             return []
         names = list(mapping(document.value_at(("projects",))))[:_MAX_FILES]
         return [Path(name) for name in names if os.path.isabs(name)]
+
+
+def _make_renamer(
+    naming: _Naming, prefixes: Iterable[str], new_name: Callable[[re.Match[str]], str]
+) -> _Renamer:
+    """Return a function that replaces all names with these prefixes in a text, and returns them, too:
+    (old, new). The groups of the match: the prefix, the separator if there is one, and the tool."""
+    every = "|".join(map(re.escape, sorted(prefixes, key=len, reverse=True)))
+    separator = re.escape(naming.separator)
+    pattern = re.compile(
+        rf"(?<![\w:/@.-])({every})(?:({separator})((?:[\w?*-]|\.\*)*)|(?![\w-]))"
+        if "mcp__" in naming.server
+        else rf"(?<![\w:/@.-])({every})({separator})((?:[\w?*-]|\.\*)*)"
+    )
+
+    def rename(text: str) -> tuple[str, list[tuple[str, str]]]:
+        names: list[tuple[str, str]] = []
+
+        def note(found: re.Match[str]) -> str:
+            names.append((found[0], new_name(found)))
+            return names[-1][1]
+
+        return pattern.sub(note, text), names
+
+    return rename
 
 
 def client_style(written: object) -> ClientStyle:

@@ -249,9 +249,12 @@ def test_take_over_disables_entries_for_servers_of_mcpd(name: str, home: Path, a
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize("is_installed_again", [False, True])
 @pytest.mark.parametrize("name", TAKEN)
-def test_disabled_entries_are_restored_in_a_changed_file(name: str, home: Path, alone: Mcpctl) -> None:
-    """Enabled or added again, with all their fields."""
+def test_disabled_entries_are_restored_in_a_changed_file(
+    name: str, is_installed_again: bool, home: Path, alone: Mcpctl
+) -> None:
+    """Enabled or added again, with all their fields. Nobody is told that the file is as it was."""
     place, text, _, _ = TAKEN[name]
     path = home / place
     path.parent.mkdir(parents=True)
@@ -259,7 +262,11 @@ def test_disabled_entries_are_restored_in_a_changed_file(name: str, home: Path, 
     write_ours(home)
     alone("install", name, "--take-over=all")
     path.write_text(path.read_text().replace("other", "renamed"))
-    assert "t: restored" in alone("uninstall", name).out
+    if is_installed_again:
+        alone("install", name, "--name", "again")
+    ran = alone("uninstall", name)
+    assert "t: restored" in ran.out
+    assert "original content" not in ran.out
     document = read_document(path, foreign=True)
     was = parse_document(text.replace("other", "renamed").encode(), path, foreign=True)
     one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
@@ -269,15 +276,17 @@ def test_disabled_entries_are_restored_in_a_changed_file(name: str, home: Path, 
 
 
 def test_entry_that_the_user_added_again_is_kept(home: Path, alone: Mcpctl) -> None:
-    """It is not duplicated from the backup."""
+    """It is not duplicated from the backup, and the user is told where the former one is."""
     place, text, _, _ = TAKEN["cursor"]
     path = home / place
     path.parent.mkdir(parents=True)
     path.write_text(text)
     write_ours(home)
-    alone("install", "cursor", "--take-over=all")
+    ran = alone("install", "cursor", "--take-over=all")
+    assert "t: removed until mcpctl uninstall (provided by mcpd as tickets)" in ran.out
     path.write_text(path.read_text().replace('"other": {"command": "o"}', '"t": {"command": "new"}'))
-    assert alone("uninstall", "cursor").code == 0
+    ran = alone("uninstall", "cursor")
+    assert "t: not restored, because the file has another entry with this name; the former one" in ran.out
     assert path.read_text() == '{\n  "mcpServers": {\n    "t": {"command": "new"}\n  }\n}\n'
 
 

@@ -85,7 +85,7 @@ def test_former_names_are_told_with_the_new_ones(claude: Path, mcpctl: Mcpctl) -
 def test_permission_lists_are_rewritten_and_restored(
     claude: Path, mcpctl: Mcpctl, is_changed_since: bool
 ) -> None:
-    """In two steps, and also if the user has changed the file since."""
+    """In two steps, and also if the user has changed the file since. What then names mcpd's tools is told."""
     assert mcpctl("install", "claude-code", "--take-over", "--permissions", "--dry-run").code == 0
     assert claude.read_text() == SETTINGS
     mcpctl("install", "claude-code", "--take-over")
@@ -101,11 +101,24 @@ def test_permission_lists_are_rewritten_and_restored(
     assert text.count("mcp__weather") == 1, "the hook"
     assert "mcpctl uninstall" not in mcpctl("uninstall", "--all", "--dry-run").out
     if is_changed_since:
-        claude.write_text(text.replace("Bash(ls:*)", "Bash(cat:*)"))
-    assert "~/.claude/settings.json: permission lists restored" in mcpctl("uninstall", "claude-code").out
+        mine = '"Bash(cat:*)", "mcp__mcpd__forecasts__wipe", "mcp__mcpd__other__x"'
+        text = text.replace('"Bash(ls:*)"', mine)
+        claude.write_text(text.replace("mcp__weather__.*|Edit", "mcp__mcpd__forecasts__(get|set)_x|Edit"))
+    ran = mcpctl("uninstall", "claude-code")
+    assert "~/.claude/settings.json: permission lists restored" in ran.out
     restored = claude.read_text()
+    left = ran.out.partition("these still name tools of mcpd, which the editor no")[2].splitlines()
+    assert [line.partition("settings.json:")[2].partition(" ")[2] for line in left[1:]] == (
+        [
+            "mcp__mcpd__forecasts__wipe → mcp__weather__wipe",
+            "mcp__mcpd__other__x",
+            "mcp__mcpd__forecasts__ → mcp__weather__",
+        ]
+        if is_changed_since
+        else []
+    )
     if is_changed_since:
-        assert "mcp__mcpd" not in restored
+        assert restored.count("mcp__mcpd") == len(left) - 1
         assert '"mcp__weather__send_*"' in restored
         assert "Bash(cat:*)" in restored
     else:
