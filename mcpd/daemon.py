@@ -49,6 +49,7 @@ from mcpd.state.state_file import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.secrets import Secrets
+from mcpd.supervision.shared_toggles import SharedToggles
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from mcpd.api.http.routes import HttpApi, HttpPort
     from mcpd.auth.service import LoginService
     from mcpd.auth.token_store import TokenStore
+    from mcpd.state.shared import SharedState
 
 log = logging.getLogger("mcpd")
 
@@ -202,6 +204,11 @@ class _Daemon:
             debug=options.debug,
         )
         self._supervisor = Supervisor(self._context)
+        self._shared = None if self._cluster is None else self._share(self._cluster)
+        self._toggles = None
+        if self._shared is not None:
+            self._toggles = SharedToggles(self._supervisor, self._state_file, self._shared.exchange_soon)
+            self._shared.parts.append(self._toggles)
         # 3. Which servers there are.
         self._configuration = ActiveConfig(
             loaded,
@@ -231,6 +238,8 @@ class _Daemon:
             environ=environ,
             store=self._state_file,
             replica=ALONE if self._cluster is None else self._cluster.replica,
+            shared=self._shared,
+            toggles=self._toggles,
         )
         # 5. The clients.
         self._gateway = Gateway(self._operations, self._call_log)
@@ -266,6 +275,15 @@ class _Daemon:
         from mcpd.auth.shared_token_store import SharedKey, SharedTokenStore
 
         return SharedTokenStore(self._redis, SharedKey(self._cluster.replica.key))
+
+    def _share(self, cluster: Cluster) -> SharedState | None:
+        """Return what the replicas share; None if that is nothing."""
+        if not self._redis:
+            return None
+        from mcpd.state.shared import SharedState
+
+        owner = f"{os.uname().nodename} {self._state}"
+        return SharedState(self._redis, cluster.replica.key, cluster.address, owner)
 
     async def _resolve_for_login(self, spec: RemoteSpec) -> RemoteSpec:
         """Return a definition with its secrets. Raises LoginFailed."""
@@ -325,6 +343,8 @@ class _Daemon:
             services.start_soon(self._state_file.run)
             services.start_soon(self._history.run)
             services.start_soon(self._call_log.run)
+            if self._shared is not None:
+                services.start_soon(self._shared.run)
             services.start_soon(self._reap_strays)
             services.start_soon(
                 containers.end_forgotten, self._runtime, os.path.join(self._runtime, "instances")

@@ -43,12 +43,14 @@ from mcpd.supervision.health import lacks_method
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
+from mcpd.supervision.shared_toggles import SharedToggles
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.transports.child_process import Launch, child_environment
 from mcpd.wire.url import redact_url
 
 if TYPE_CHECKING:
     from mcpd.auth.service import LoginService
+    from mcpd.state.shared import SharedState
 
 LOG_TAIL = 10
 HISTORY_TAIL = 5
@@ -103,6 +105,10 @@ class Operations:
     store: StateFile | None = None
     """What keeps the desired state over restarts."""
     replica: Replica = ALONE
+    shared: SharedState | None = None
+    """What replicas share; None without Redis."""
+    toggles: SharedToggles | None = None
+    """The part of it that is about enabled servers."""
     started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
@@ -138,8 +144,9 @@ class Operations:
     def _warnings(self) -> tuple[str, ...]:
         """Return what cannot be saved, and what could not be read."""
         kept = () if self.store is None else self.store.warnings
+        shared = () if self.shared is None or not self.shared.problem else (self.shared.problem,)
         problem = self.logins.problem
-        return (*kept, f"{problem}; mcpctl login --list") if problem else kept
+        return (*kept, *shared, f"{problem}; mcpctl login --list") if problem else (*kept, *shared)
 
     async def wait_saved(self) -> tuple[str, ...]:
         """Wait until all changes of the state are saved. Return warnings if that has failed.
@@ -260,6 +267,8 @@ class Operations:
         """
         server = self.supervisor.get(name) if persistent else self.supervisor.get_any(name)
         change(server)
+        if persistent and self.toggles is not None:
+            self.toggles.note_change(name)
         if wait > 0:
             with trio.move_on_after(wait):
                 await server.wait_settled()

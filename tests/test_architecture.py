@@ -51,8 +51,8 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_133,
-    "mcpd/api": 6_977,
+    "mcpd": 1_162,
+    "mcpd/api": 6_980,
     "mcpd/auth": 5_418,
     "mcpd/calls": 6_962,
     "mcpd/client": 1_667,
@@ -64,8 +64,8 @@ LINES = {
     "mcpd/privacy": 546,
     "mcpd/process": 1_452,
     "mcpd/protocol": 2_320,
-    "mcpd/state": 1_505,
-    "mcpd/supervision": 4_260,
+    "mcpd/state": 1_668,
+    "mcpd/supervision": 4_347,
     "mcpd/transports": 5_127,
     "mcpd/wire": 1_322,
     "ctl": 5_722,

@@ -111,7 +111,7 @@ class ClusterSettings(Record):
 
     key: str = field("A secret of at least 32 characters that all replicas share.", "")
     address: str = field("The URL at which the other replicas reach this one.", "")
-    redis: str = field("The URL of the Redis server that keeps the logins of all replicas.", "")
+    redis: str = field("The URL of the Redis server that keeps what all replicas share.", "")
 
     def __repr__(self) -> str:
         return f"ClusterSettings(address={self.address!r})"

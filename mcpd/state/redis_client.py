@@ -19,6 +19,7 @@ TIMEOUT = 2.0
 MAX_ANSWER = 2 << 20
 FAILURES = (redis.RedisError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What the library raises, also for an answer that is nonsense."""
+UNREACHABLE = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 def connect(url: str) -> redis.Redis:

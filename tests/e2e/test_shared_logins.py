@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,48 +11,23 @@ import redis
 
 from mcpd.auth.shared_token_store import SharedKey, SharedTokenStore
 from mcpd.auth.token_store import StoredLogins, StoreError
-from tests.e2e.harness import BOUND, Daemon, Json, running, wait_until
 from tests.e2e.login_people import logged_in, needs_login, served
-from tests.interop.peers import free_port
+from tests.e2e.redis_replicas import RedisServer, redis_server, replicas
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 CALLS = 50
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    path = tmp_path / "redis.sock"
-    command = ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        wait_until(path.exists, lambda: "Redis did not start")
-        yield f"unix://{path}", process
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait(BOUND)
+def store(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as server:
+        yield server
 
 
-@contextmanager
-def replicas(home: Path, url: str, server: str, count: int) -> Iterator[list[Daemon]]:
-    with ExitStack() as stack:
-        found = []
-        for number in range(count):
-            address = f"127.0.0.1:{free_port()}"
-            cluster = {"key": "k" * 32, "address": f"http://{address}", "redis": url}
-            settings: Json = {"http": {"listen": address, "cluster": cluster}}
-            (home / str(number)).mkdir()
-            servers = {"remote": {"url": server}}
-            found.append(stack.enter_context(running(home / str(number), servers, settings=settings)))
-        yield found
-
-
-def test_one_replica_renews_and_all_use_the_token(
-    tmp_path: Path, store: tuple[str, subprocess.Popen[bytes]]
-) -> None:
+def test_one_replica_renews_and_all_use_the_token(tmp_path: Path, store: RedisServer) -> None:
     """Also while Redis does not answer, calls go on."""
-    url, process = store
-    with served() as server, replicas(tmp_path, url, server.url, 2) as daemons:
+    url = store.url
+    with served() as server, replicas(tmp_path, url, {"remote": {"url": server.url}}) as daemons:
         for daemon in daemons:
             needs_login(daemon)
         logged_in(daemons[0])
@@ -76,21 +48,18 @@ def test_one_replica_renews_and_all_use_the_token(
         assert all(client.answer(key)["success"] for client, key in sent)
         assert len(server.token_requests) == asked + 1
 
-        process.send_signal(signal.SIGSTOP)
-        for client in clients:
-            assert client.call("remote", "echo")["success"]
-        process.send_signal(signal.SIGCONT)
+        with store.stopped():
+            for client in clients:
+                assert client.call("remote", "echo")["success"]
         assert not any("-secret" in daemon.log for daemon in daemons)
 
 
 @pytest.mark.parametrize(
     "content", [b"\x00", b"{}", b"[" * 100_000, b'{"version": 1, "servers": {}, "logins": {}}']
 )
-def test_content_that_no_replica_wrote_is_not_used(
-    store: tuple[str, subprocess.Popen[bytes]], content: bytes
-) -> None:
+def test_content_that_no_replica_wrote_is_not_used(store: RedisServer, content: bytes) -> None:
     """A copy is kept of it. What was encrypted with another key is not replaced."""
-    url, _ = store
+    url = store.url
     database = redis.Redis.from_url(url)
     database.set("mcpd:logins", content)
     logins = SharedTokenStore(url, SharedKey(b"a"))
@@ -107,9 +76,9 @@ def test_content_that_no_replica_wrote_is_not_used(
         other.change(lambda found: found)
 
 
-def test_lease_is_of_one_replica(store: tuple[str, subprocess.Popen[bytes]]) -> None:
+def test_lease_is_of_one_replica(store: RedisServer) -> None:
     """It ends with the change, or when its time is over. A replica that lost it writes nothing."""
-    url, _ = store
+    url = store.url
     database = redis.Redis.from_url(url)
     one, two = (SharedTokenStore(url, SharedKey(b"a")) for _ in range(2))
     one.claim()

@@ -157,6 +157,9 @@ class HttpApi:
         """Why a balancer should send requests elsewhere; empty if it should not."""
         if self.is_stopping:
             return "mcpd is stopping"
+        shared = self._endpoint.gateway.core.shared
+        if shared is not None and shared.is_refused:
+            return shared.problem
         return next((guard.problem for guard in self._network_guards if guard.problem), "")
 
     def hand_over(self) -> None:

@@ -1,0 +1,107 @@
+"""What replicas share through a real Redis server besides logins."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+
+from mcpd.model.status import rfc3339
+from tests.e2e.harness import Daemon, fake, wait_until
+from tests.e2e.redis_replicas import RedisServer, redis_server, replicas
+from tests.e2e.web import http_endpoint
+
+pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+def is_state(daemon: Daemon, state: str) -> Callable[[], bool]:
+    return lambda: bool(daemon.status("one")["status"] == state)
+
+
+def reaches(daemon: Daemon, state: str) -> None:
+    wait_until(is_state(daemon, state), lambda: f"{daemon.status('one')}\n{daemon.log[-3000:]}")
+
+
+def set_toggle(daemon: Daemon, method: str, server: str, **more: object) -> None:
+    with daemon.client() as client:
+        client.request(f"mcpd/{method}", server=server, **more)
+
+
+def is_sharing(daemon: Daemon) -> bool:
+    with daemon.client() as client:
+        return not any("Redis" in each for each in client.request("mcpd/status")["daemon"]["warnings"])
+
+
+def test_toggle_is_known_to_all_and_survives_a_stopped_redis(tmp_path: Path, database: RedisServer) -> None:
+    """What is changed while Redis is down is changed here at once, and everywhere when it is back."""
+    with replicas(tmp_path, database.url, {"one": fake()}) as (one, two):
+        for daemon in (one, two):
+            daemon.wait_connected("one")
+        set_toggle(one, "disable", "one")
+        reaches(two, "disabled")
+        set_toggle(two, "enable", "one")
+        reaches(one, "connected")
+        until = rfc3339(time.time() + 3600)
+        set_toggle(one, "disable", "one", until=until)
+        wait_until(lambda: bool(two.status("one")["off_until"]), lambda: str(two.status("one")))
+        set_toggle(one, "enable", "one")
+        reaches(two, "connected")
+        with database.stopped():
+            wait_until(lambda: not is_sharing(two), lambda: two.log)
+            set_toggle(one, "disable", "one")
+            with two.client() as client:
+                assert client.call("one", "echo", {"text": "a"})["success"]
+        reaches(two, "disabled")
+        wait_until(partial(is_sharing, two), lambda: two.log)
+        assert two.log.count("Redis cannot be used") == 1
+
+
+def test_nonsense_and_forged_toggles_change_nothing(tmp_path: Path, database: RedisServer) -> None:
+    store = redis.Redis.from_url(database.url)
+    store.hset("mcpd:toggles", mapping={"one": "false", "two": b"\xff" * 100_000})
+    with replicas(tmp_path, database.url, {"one": fake(), "two": fake()}) as (one, two):
+        for daemon in (one, two):
+            daemon.wait_connected("one", "two")
+        set_toggle(one, "disable", "two")
+        wait_until(lambda: bool(two.status("two")["status"] == "disabled"), lambda: two.log)
+        store.hset("mcpd:toggles", "one", store.hget("mcpd:toggles", "two") or b"")  # of another server
+        store.rename("mcpd:toggles", "kept")
+        store.set("mcpd:toggles", "x" * 10_000_000)
+        wait_until(lambda: not is_sharing(one), lambda: one.log)
+        store.rename("kept", "mcpd:toggles")
+        wait_until(partial(is_sharing, one), lambda: one.log)
+        assert one.status("one")["status"] == two.status("one")["status"] == "connected"
+
+
+def test_second_daemon_with_the_same_address_is_not_ready(tmp_path: Path, database: RedisServer) -> None:
+    """It says why, once, and takes over when the first one has ended."""
+    address = "http://replica:1"
+    with replicas(tmp_path, database.url, {"one": fake()}, address=address) as daemons, ExitStack() as stack:
+        https = [stack.enter_context(http_endpoint(daemon).client()) for daemon in daemons]
+
+        def codes() -> list[int]:
+            return sorted(http.get("/readyz").status_code for http in https)
+
+        wait_until(lambda: codes() == [200, 503], lambda: str(codes()))
+        refused = next(index for index, http in enumerate(https) if http.get("/readyz").status_code == 503)
+        assert "cluster.address" in https[refused].get("/readyz").text
+        assert daemons[1 - refused].stop() == 0
+        wait_until(lambda: _code(https[refused]) == 200, lambda: daemons[refused].log)
+        assert daemons[refused].log.count("another daemon is the replica") == 1
+
+
+def _code(http: httpx.Client) -> int:
+    return http.get("/readyz").status_code
