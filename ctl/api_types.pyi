@@ -270,6 +270,14 @@ class ToolsResult(TypedDict):
 class OptionalServerParam(TypedDict):
     server: NotRequired[str | None]
 
+class FoundTools(TypedDict):
+    tools: list[Mapping[str, object]]
+    fits: bool
+
+class FindToolsParams(TypedDict):
+    query: str
+    limit: NotRequired[int]
+
 class ResourcesResult(TypedDict):
     resources: list[Mapping[str, object]]
     resource_templates: list[Mapping[str, object]]
@@ -710,6 +718,10 @@ class Call(Protocol):
         params: OptionalServerParam | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[ToolsResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/find_tools"], params: FindToolsParams, **options: Unpack[CallOptions]
+    ) -> Reply[FoundTools]: ...
     @overload
     def __call__(
         self,

@@ -107,7 +107,7 @@ def _discard_output() -> None:
 SimpleCommand = tuple[list[str], dict[str, str]]
 """The arguments of a command line, and its options."""
 
-_BRIDGE_OPTIONS = ("--server", "--profile", "--client")
+_BRIDGE_OPTIONS = ("--server", "--profile", "--client", "--surface")
 
 
 def _status(cli: CliContext, arguments: list[str], options: Mapping[str, str]) -> int:
@@ -127,7 +127,12 @@ def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
     from ctl.bridge.daemon_link import AttachTarget
     from ctl.bridge.loop import run as run_bridge
 
-    target = AttachTarget(options.get("--server"), options.get("--profile"), options.get("--client", ""))
+    target = AttachTarget(
+        options.get("--server"),
+        options.get("--profile"),
+        options.get("--client", ""),
+        surface=options.get("--surface"),
+    )
     may_start = "--no-start" not in options and environ.get("MCPD_NO_START", "") in ("", "0")
     return run_bridge(target, environ, options.get("--socket", ""), may_start)
 
@@ -147,7 +152,7 @@ def _parse_simple(argv: Sequence[str]) -> SimpleCommand | None:
             return None
         else:
             arguments.append(argument)
-    if not all(options.values()):
+    if not all(options.values()) or options.get("--surface") not in (None, "auto", "full", "search"):
         return None
     if arguments == ["bridge"]:
         return arguments, options

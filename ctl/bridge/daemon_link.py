@@ -53,11 +53,14 @@ class AttachTarget(NamedTuple):
     pid: int = 0
     """The editor's process."""
     cwd: str | None = None
+    surface: str | None = None
 
     def params(self) -> bytes:
         client: dict[str, object] = {"name": self.client, "pid": self.pid}
         if self.cwd is not None:
             client["cwd"] = self.cwd
+        if self.surface is not None:
+            client["surface"] = self.surface
         params: dict[str, object] = {"client": client}
         if self.server is not None:
             params["server"] = self.server

@@ -24,6 +24,13 @@ _MAX_FILE_SIZE = 64 * 1024 * 1024
 """Bytes of a file with arguments."""
 
 
+surface_option = click.option(
+    "--surface",
+    type=click.Choice(["auto", "full", "search"]),
+    help="What to list: all tools, or tools to find them. [default: by client and size]",
+)
+
+
 def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     """Split `NAME@SERVER …`, `SERVER/NAME …`, `SERVER::NAME …` or `SERVER NAME …`.
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from ctl.cli.arguments import surface_option
 from ctl.cli.completion import SHELLS, command_names, server_names
 from ctl.cli.errors import EXIT_CODES, DaemonUnreachable, UsageError
 from ctl.cli.invocation import CliContext
@@ -151,8 +152,9 @@ def has_browser(environ: Mapping[str, str]) -> bool:
 @click.option("--server", metavar="NAME", help="Only this server, unprefixed.", shell_complete=server_names)
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
 @click.option("--client", metavar="NAME", default="", help="Name of the editor in status and logs.")
+@surface_option
 @click.pass_obj
-def bridge(cli: CliContext, server: str | None, profile: str | None, client: str) -> int:
+def bridge(cli: CliContext, server: str | None, profile: str | None, client: str, surface: str | None) -> int:
     """Serve all servers over stdin and stdout, for editors.
 
     Add this command to your editor's configuration as an MCP server of type stdio. It supports every MCP
@@ -164,5 +166,5 @@ def bridge(cli: CliContext, server: str | None, profile: str | None, client: str
 
     if cli.out.url:
         raise UsageError("mcpctl bridge takes no --url", hint=f"add {cli.out.url}/mcp to your editor instead")
-    target = AttachTarget(server, profile, client)
+    target = AttachTarget(server, profile, client, surface=surface)
     return run(target, os.environ, cli.socket_option, cli.may_start, cli.host)

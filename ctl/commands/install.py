@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import click
 
+from ctl.cli.arguments import surface_option
 from ctl.cli.completion import editor_names, server_names
 from ctl.cli.errors import CtlError, DaemonError, NotFound, UsageError, WriteFailed
 from ctl.cli.invocation import CliContext
@@ -83,6 +84,7 @@ class _InstallCommand(click.Command):
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
 @click.option("--own", is_flag=True, help="Only the servers that the editor had: adds a profile for it.")
 @click.option("--name", metavar="NAME", help="Name of the entry. [default: mcpd]")
+@surface_option
 @click.option(
     "--take-over",
     "take_over",
@@ -102,6 +104,7 @@ def install(
     profile: str | None,
     own: bool,
     name: str | None,
+    surface: str | None,
     take_over: str | None,
     permissions: bool,
     project: bool,
@@ -118,7 +121,9 @@ def install(
         raise UsageError("--own is for your own file of the editor", hint="use --profile NAME with --project")
     user = UserContext(os.environ, Path.cwd())
     targets = _targets(cli, editors, every, project, user)
-    options = _InstallOptions(server, profile, own, name, take_over, permissions, project, every, dry_run)
+    options = _InstallOptions(
+        server, profile, own, name, surface, take_over, permissions, project, every, dry_run
+    )
     backups = EditorBackups(os.environ)
     may_start = cli.may_start and not dry_run
     is_preview = cli.may_start and dry_run
@@ -136,6 +141,7 @@ class _InstallOptions:
     profile: str | None
     own: bool
     name: str | None
+    surface: str | None
     take_over: str | None
     permissions: bool
     project: bool
@@ -149,7 +155,12 @@ class _InstallOptions:
 
     def again(self, editor: EditorSpec) -> str:
         """Return the command that was run, to which an option can be appended."""
-        given = (("--server", self.server), ("--profile", self.profile), ("--name", self.name))
+        given = (
+            ("--server", self.server),
+            ("--profile", self.profile),
+            ("--name", self.name),
+            ("--surface", self.surface),
+        )
         words = [word for option, value in given if value for word in (option, value)]
         words += [option for option, is_on in (("--project", self.project), ("--own", self.own)) if is_on]
         return shlex.join(["mcpctl", "install", editor.name, *words])
@@ -161,6 +172,7 @@ def _entry_maker(
     profile, name = own_profile or options.profile, options.entry_name
     args = ["bridge", "--client", editor.name]
     args += ["--server", options.server] if options.server else ["--profile", profile] if profile else []
+    args += ["--surface", options.surface] if options.surface else []
     args += ["--socket", cli.socket] if cli.socket_option else []
     program = mcpctl_path()
     return lambda key_path: command_entry(editor, key_path, name, program, args)

@@ -42,6 +42,7 @@ _ENUM_WIDTH = 24
     help="Only tools with this text in their name or description. May be repeated.",
 )
 @click.option("--tag", metavar="TAG", help="Only tools with this tag in the definition of their server.")
+@click.option("--search", "query", metavar="WORDS", help="The tools that fit these words, the best first.")
 @click.pass_obj
 def list_tools(
     cli: CliContext,
@@ -49,11 +50,16 @@ def list_tools(
     schema: bool,
     wanted: tuple[str, ...],
     tag: str | None,
+    query: str | None,
 ) -> int:
     """List the tools of all servers, or of one.
 
     ARGUMENTS in brackets are optional. Call a tool with: mcpctl call TOOL@SERVER key=value
     """
+    if query is not None:
+        if server or wanted or tag:
+            raise UsageError("--search cannot be combined with SERVER, --grep or --tag")
+        return _search_tools(cli, query, schema=schema)
     return _list_tools(cli, server, wanted, schema=schema, tag=tag)
 
 
@@ -91,6 +97,23 @@ def _list_tools(
     if dropped := reply.value.get("dropped"):
         cli.out.message(f"{count(dropped, 'tool')} omitted because of an invalid definition")
     _report_missing(cli, objects(reply.value.get("missing")))
+    return 0
+
+
+def _search_tools(cli: CliContext, query: str, *, schema: bool) -> int:
+    reply = cli.call("mcpd/find_tools", {"query": query})
+    if cli.show_json(reply):
+        return 0
+    tools = reply.value["tools"]
+    if tools and not reply.value["fits"]:
+        cli.out.message("nothing fits well; these tools share the most words with the query:")
+    if not tools:
+        cli.out.message("nothing fits; name the action and its object in other words")
+    elif schema:
+        for tool in tools:
+            _print_details(cli, tool)
+    else:
+        print_tools(cli, tools)
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw
 
+from mcpd.model.policy import Surface
 from mcpd.protocol import extensions
 from mcpd.wire import message as wire
 
@@ -45,6 +46,8 @@ class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The same among the people of all authorization servers."""
     groups: tuple[str, ...] = ()
     """That person's groups, and the scopes of the token."""
+    surface: Surface | None = None
+    """What it was started with (`mcpctl install --surface`); None if nothing."""
 
 
 MAX_CAPABILITY_VALUES = 2000

@@ -58,6 +58,18 @@ class Mcp:
         tools = (tool_from_definition(e, names[pair], self) for e, pair in zip(entries, owned, strict=True))
         return ItemList(tools, _missing(answer))
 
+    async def find_tools(self, query: str, *, limit: int = 10) -> ItemList[Tool]:
+        """Return the tools of all servers that fit a few words, the best first, and at most `limit`.
+
+        The names are those of `list_tools`. Empty if no tool contains any of the words.
+        """
+        answer = await self.connection.request("mcpd/find_tools", {"query": query, "limit": limit})
+        entries = answer["tools"]
+        owned = [(str(entry["server"]), str(entry["name"])) for entry in entries]
+        names = {pair: name for name, pair in public_names(ClientStyle.UNDERSCORES, owned).items()}
+        tools = (tool_from_definition(e, names[pair], self) for e, pair in zip(entries, owned, strict=True))
+        return ItemList(tools, ())
+
     async def _list(self, kind: str, server: str | None) -> Mapping[str, Any]:
         """Return what a server, or all of them, have of a kind. Logs once which servers are missing."""
         answer: Mapping[str, Any] = await self.connection.request(
@@ -362,4 +374,6 @@ def _missing(answer: Mapping[str, Any]) -> tuple[MissingServer, ...]:
 
 def _without_ours(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the server's own object, without the members that mcpd adds."""
-    return {key: value for key, value in entry.items() if key not in ("server", "qualified_name")}
+    return {
+        key: value for key, value in entry.items() if key not in ("server", "qualified_name", "signature")
+    }

@@ -139,6 +139,7 @@ class SyncMcp(_Blocking[mcpd_client.Mcp]):
     """A connection to the daemon. See `mcpd.client.Mcp`."""
 
     list_tools = _blocking_list(mcpd_client.Mcp.list_tools, SyncTool)
+    find_tools = _blocking_list(mcpd_client.Mcp.find_tools, SyncTool)
     list_resources = _blocking_list(mcpd_client.Mcp.list_resources, SyncResource)
     list_resource_templates = _blocking_list(mcpd_client.Mcp.list_resource_templates, SyncResource)
     list_prompts = _blocking_list(mcpd_client.Mcp.list_prompts, SyncPrompt)

@@ -22,7 +22,16 @@ from mcpd.config.variables import expand_home
 from mcpd.model.codec import Invalid, wrong_type
 from mcpd.model.errors import Problem
 from mcpd.model.json_path import closest_match, join_path
-from mcpd.model.policy import ALL_SERVERS, HINTS, Decision, PolicyRule, Profile, RateLimit, read_only_rule
+from mcpd.model.policy import (
+    ALL_SERVERS,
+    HINTS,
+    Decision,
+    PolicyRule,
+    Profile,
+    RateLimit,
+    Surface,
+    read_only_rule,
+)
 from mcpd.model.record import Record
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle
@@ -204,6 +213,7 @@ class WrittenProfile(Record):
     style: ClientStyle | None = field("How tool names are combined.", name="clientToolNames")
     read_only: bool | None = field("Refuse tools that are not annotated as read-only.")
     validate: bool | None = field("Whether to check arguments and structured results.")
+    surface: Surface | None = field("Whether clients are listed all tools, or tools to find them.")
 
 
 PROFILES_SHAPE = {"type": "object", "additionalProperties": object_schema(WrittenProfile)}

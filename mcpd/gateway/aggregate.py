@@ -158,6 +158,10 @@ class AggregateServer:
     def owners(self, member: str) -> Sequence[tuple[str, str]]:
         return self.lists.index().owners.get(member, ())
 
+    def names(self, member: str) -> Mapping[str, OwnedName]:
+        index = self.lists.index()
+        return index.tools if member == "tools" else index.prompts
+
     def route(self, method: str, params: bytes) -> Target:
         if method == "tools/call":
             if wire.may_have_member(params, b'"task"'):
@@ -206,7 +210,7 @@ class AggregateServer:
         if owned is None:
             owned = self._find_absent(member, name)
         if owned is None:
-            raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._name_hint(member)}")
+            raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here{self._name_hint(member)}")
         return self._core.supervisor.get(owned[0]), owned[1]
 
     def _given_item(self, member: str, name: str, owner: str, own: str) -> ManagedServer:
@@ -228,7 +232,7 @@ class AggregateServer:
                 raise self._core.not_ready_error(server)
         elif all(item.name != own for item in catalog_items(catalog, member)):
             source.doubt_list(member)
-            raise UnknownTool(f"{owner}: it does not offer {what} any more; {self._name_hint(member)}")
+            raise UnknownTool(f"{owner}: it does not offer {what} any more{self._name_hint(member)}")
         return server
 
     def _given_owner(self, what: str, owner: str) -> ManagedServer:
@@ -278,8 +282,8 @@ class AggregateServer:
         starting = [(s.original or s).spec.name for s in self._sources() if s.is_first_start]
         if starting:
             names = ", ".join(starting[:5]) + (" and others" if len(starting) > 5 else "")
-            return f"{member} of servers that are still starting are not known: {names}; try again soon"
-        return f"{member}/list shows all of them"
+            return f"; {member} of servers that are still starting are not known: {names}; try again soon"
+        return ""
 
     def _route_completion(self, members: dict[str, Raw]) -> Target:
         ref = wire.members(members.get("ref", Raw(b"{}")))

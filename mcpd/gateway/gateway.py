@@ -30,10 +30,12 @@ from mcpd.calls.stages.use_limits import UseLimitStageFactory
 from mcpd.calls.stages.validation import ValidationStageFactory
 from mcpd.gateway import legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.built_in.table import answer_unknown_tool
 from mcpd.gateway.instances import DedicatedServers
 from mcpd.gateway.pass_through import PassThrough
 from mcpd.gateway.session import ClientSession, SessionMethods
 from mcpd.gateway.subscriptions import ClientSubscriptions
+from mcpd.gateway.tool_search import ToolSearch
 from mcpd.gateway.views import SingleServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
@@ -68,6 +70,7 @@ METHODS = SessionMethods(
     legacy.NOTIFICATIONS,
     lists.answer_list,
     modern.apply_request_meta,
+    answer_unknown_tool,
 )
 
 
@@ -109,6 +112,7 @@ class Gateway:
         if call_log is not None:
             stages.append(CallLogStageFactory(call_log))
         self.dedicated_servers = DedicatedServers(core, self.spawn)
+        self.tool_search = ToolSearch(core, self.policies)
         self.calls = CallEngine(core, self.spawn, self.roots, self._own_server, stages, core.replica)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._pass_through = PassThrough(self._users_of)

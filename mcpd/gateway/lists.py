@@ -13,6 +13,7 @@ from msgspec import Raw
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.stages.login import login_catalog
 from mcpd.gateway.session import ClientSession
+from mcpd.gateway.surfaces import listed_tools
 from mcpd.gateway.views import LIST_MEMBERS, View
 from mcpd.io.turns import take_turn
 from mcpd.model.errors import NotReady
@@ -75,6 +76,8 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
 
 def _respond_with_page(session: ClientSession, request: ClientRequest, member: str) -> None:
     entries = session.visible.entries(session.view, member, lambda: session.facts(request.context))
+    if member == "tools":
+        entries = listed_tools(session, request.context, entries)
     translate = entry_translation(member, request.context.version)
     start = _cursor_position(request, entries)
     page: list[Raw] = []

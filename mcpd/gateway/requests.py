@@ -178,7 +178,7 @@ def exception_response(request: ClientRequest, error: Exception, *, is_stopping:
 def _own_error(request: ClientRequest, error: McpdError, is_stopping: bool) -> tuple[bytes, int]:
     context, code, data = request.context, error.rpc, error.data()
     if isinstance(error, SchemaViolation) and context.version >= R4:
-        return wire.result(request.key, _tool_error(error.message, context)), 0
+        return wire.result(request.key, text_result(context, error.message, is_error=True)), 0
     if context.modern and -32019 <= code <= -32000:
         code = _INTERNAL  # the modern revision reserves these codes
     elif code == _INVALID_PARAMS and request.method == "resources/read" and not context.modern:
@@ -188,9 +188,14 @@ def _own_error(request: ClientRequest, error: McpdError, is_stopping: bool) -> t
     return wire.error(request.key, wire.error_body(code, error.message, data)), code
 
 
-def _tool_error(text: str, context: ClientContext) -> bytes:
-    """Return a tool execution error, which is how a client learns of invalid arguments since 2025-11-25."""
-    result: dict[str, object] = {"content": [{"type": "text", "text": text}], "isError": True}
+def text_result(context: ClientContext, text: str, *, is_error: bool = False) -> bytes:
+    """Return the result of a `tools/call` in the client's revision.
+
+    An error in it is how a client learns of invalid arguments since 2025-11-25.
+    """
+    result: dict[str, object] = {"content": [{"type": "text", "text": text}]}
+    if is_error:
+        result["isError"] = True
     if context.version >= R5:
         result = {"resultType": "complete", **result}
     return msgspec.json.encode(result)

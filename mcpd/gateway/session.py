@@ -42,9 +42,10 @@ from mcpd.gateway.client_facts import ServerCallCounts, SessionFacts, VisibleEnt
 from mcpd.gateway.instances import DedicatedServers
 from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_response
 from mcpd.gateway.subscriptions import ClientSubscriptions
+from mcpd.gateway.tool_search import ToolSearch
 from mcpd.gateway.views import LIST_MEMBERS, View
-from mcpd.model.errors import McpdError, ProtocolViolation
-from mcpd.model.policy import ALL_SERVERS, ClientFacts, Decision
+from mcpd.model.errors import McpdError, ProtocolViolation, UnknownTool
+from mcpd.model.policy import ALL_SERVERS, ClientFacts, Decision, Surface
 from mcpd.model.text import shorten
 from mcpd.operations import Operations
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
@@ -83,6 +84,7 @@ class SessionHost(Protocol):
     calls: CallEngine
     subscriptions: ClientSubscriptions
     dedicated_servers: DedicatedServers
+    tool_search: ToolSearch
     waiting_requests: set[trio.CancelScope]
 
     def on_session_closed(self, session: ClientSession) -> None: ...
@@ -114,6 +116,8 @@ class SessionMethods(msgspec.Struct, frozen=True):
     answer_list: Callable[[ClientSession, ClientRequest], None]
     apply_request_meta: Callable[[ClientRequest], None]
     """See `modern.apply_request_meta`."""
+    answer_unknown_tool: Callable[[ClientSession, ClientRequest, UnknownTool], None]
+    """See `built_in.table.answer_unknown_tool`."""
 
     def is_known(self, method: str) -> bool:
         """Return whether `method` is one of the protocol's own methods."""
@@ -158,6 +162,8 @@ class ClientSession:
         self.call_counts = ServerCallCounts()
         """The tool calls that were sent to servers."""
         self.client_requests = ClientRequests(send)
+        self.surface: Surface | None = None
+        """What it was listed, of several servers; None before that."""
         self.last_version = ""
         """The revision of its last request."""
         self.last_client_name = ""
@@ -221,22 +227,33 @@ class ClientSession:
             elif self.view.must_prepare:
                 self.spawn_request(request, partial(self._handle_prepared, request))
             elif method in _FORWARDED:
-                self._forward(request, self.view.route(method, request.params))
+                self.forward(request, self.view.route(method, request.params))
             else:
                 self._methods.answer_list(self, request)
+        except UnknownTool as error:
+            self._answer_unknown_tool(request, error)
         except Exception as error:
             self.respond_exception(request, error)
+
+    def _answer_unknown_tool(self, request: ClientRequest, error: UnknownTool) -> None:
+        try:
+            self._methods.answer_unknown_tool(self, request, error)
+        except Exception as refusal:
+            self.respond_exception(request, refusal)
 
     async def _handle_prepared(self, request: ClientRequest) -> None:
         """Handle a request when the long lists of the view are ready to be used."""
         await self.view.prepare()
         await trio.lowlevel.checkpoint_if_cancelled()
         if request.method in _FORWARDED:
-            self._forward(request, self.view.route(request.method, request.params))
+            try:
+                self.forward(request, self.view.route(request.method, request.params))
+            except UnknownTool as error:
+                self._answer_unknown_tool(request, error)
         else:
             self._methods.answer_list(self, request)
 
-    def _forward(self, request: ClientRequest, target: Target) -> None:
+    def forward(self, request: ClientRequest, target: Target) -> None:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
         if target.server.spec.share != "all" or target.server.elicitation_history.separates_clients:
             target = self.dedicated(request.context, target)
@@ -286,7 +303,7 @@ class ClientSession:
             and (single := self._single()) is not None
             and _knows_method(single, request)
         ):
-            self._forward(request, self.view.route(request.method, request.params))
+            self.forward(request, self.view.route(request.method, request.params))
         else:
             self.respond_error(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
 

@@ -13,6 +13,7 @@ from mcpd.calls.call import Scope, is_name_unique, read_unambiguous, tool_name
 from mcpd.calls.routes import DIRECT, Target
 from mcpd.calls.stages.login import login_catalog
 from mcpd.model.errors import InvalidArguments, Problem, UnknownTool
+from mcpd.model.tool_names import OwnedName
 from mcpd.operations import Operations
 from mcpd.protocol import extensions
 from mcpd.protocol.legacy import VERSIONS as LEGACY_VERSIONS
@@ -89,6 +90,9 @@ class View(Protocol):
 
     def owners(self, member: str) -> Sequence[tuple[str, str]]:
         """Return, for each of `entries`, the name of its server and the server's own name for it."""
+
+    def names(self, member: str) -> Mapping[str, OwnedName]:
+        """Return the owners of the list `tools` or `prompts` by the names that `route` accepts."""
 
     def route(self, method: str, params: bytes) -> Target: ...
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
@@ -179,6 +183,9 @@ class SingleServer(msgspec.Struct, eq=False):
 
     def owners(self, member: str) -> Sequence[tuple[str, str]]:
         return [(self.single.spec.name, item.name) for item in self._items(member)]
+
+    def names(self, member: str) -> Mapping[str, OwnedName]:
+        return {own: (server, own) for server, own in self.owners(member)}
 
     def _items(self, member: str) -> Sequence[Item]:
         server = self.source(self.single)

@@ -16,6 +16,7 @@ import msgspec
 
 from mcpd.model.config_api import ConfigStatus
 from mcpd.model.events import HistoryEntry
+from mcpd.model.policy import Surface
 from mcpd.model.record import Record
 from mcpd.model.status import ServerState, ServerStatus, WaitingCall
 
@@ -196,6 +197,10 @@ class AttachedClient(Record):
     cwd: str | None = None
     """The client's working directory. mcpd uses it as the root if the client does not declare any
     roots."""
+    surface: Surface | None = None
+    """What mcpd lists of several servers: `full` for all tools, `search` for tools to find and call them, or
+    `auto` to choose by the client and the size of the list. If this is null, mcpd uses the profile's
+    `surface`, or else `auto`."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -307,6 +312,24 @@ class ToolsResult(Record):
     """The number of entries that mcpd omitted because they are not valid tools."""
     missing: tuple[MissingServer, ...] = ()
     """The enabled servers whose tools are not listed."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class FindToolsParams(Record):
+    query: str
+    """What the tools should do, in a few words."""
+    limit: int = 10
+    """The maximum number of tools to return, at most 100."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class FoundTools(Record):
+    """The tools that fit a query, the best first. mcpd adds `server`, `qualified_name` and `signature` to
+    each tool object."""
+
+    tools: tuple[msgspec.Raw, ...]
+    fits: bool
+    """Whether the first tool is worth a try. Otherwise, all of them have little to do with the query."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

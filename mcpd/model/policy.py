@@ -22,7 +22,7 @@ import os.path
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase, translate
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 
@@ -372,6 +372,11 @@ def uncached_tools(
             )
 
 
+Surface = Literal["auto", "full", "search"]
+"""What a client of several servers is listed: all tools (`full`), or tools to find them (`search`)."""
+SURFACES: tuple[Surface, ...] = get_args(Surface)
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Profile(Record):
     """One of `settings.profiles`. The default selects all servers and tools."""
@@ -391,6 +396,8 @@ class Profile(Record):
     """Whether tools that are not annotated as read-only are refused."""
     validate: bool | None = None
     """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
+    surface: Surface | None = None
+    """What clients are listed. None: `auto`."""
 
 
 ALL_SERVERS = "*"

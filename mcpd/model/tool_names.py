@@ -62,6 +62,10 @@ OwnedName = tuple[str, str]
 """(server name, tool name)."""
 
 
+RESERVED_NAMES = frozenset({"find_tools", "describe_tool", "call_tool", "read_result", "run_code"})
+"""The names of mcpd's own tools, which no tool of a server gets."""
+
+
 class GivenNames:
     """The public names that clients were given: a name keeps its meaning, and a pair its name, as servers
     come and go. A running chat goes on using the names that it knows.
@@ -76,7 +80,7 @@ class GivenNames:
         return self._names.get((style, pair))
 
     def is_free(self, name: str, pair: OwnedName) -> bool:
-        return self.meanings.get(name, pair) == pair
+        return self.meanings.get(name, pair) == pair and name not in RESERVED_NAMES
 
     def give(self, style: ClientStyle, pair: OwnedName, name: str) -> None:
         self.meanings[name] = pair

@@ -339,7 +339,7 @@ async def test_unknown_resource_has_the_code_of_the_revision(
         raise UnknownResource("no such resource", "a:1")
 
     user = w.user(kind, {})
-    monkeypatch.setattr(user.session, "_forward", refuse)
+    monkeypatch.setattr(user.session, "forward", refuse)
     params: Json = {"uri": "a:1", "name": "t"}
     received = say(user, 7, method, {**params, "_meta": meta({})} if kind == "modern" else params)
     assert received.answers[0]["error"]["code"] == code

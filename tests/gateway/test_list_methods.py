@@ -22,6 +22,11 @@ from tests.gateway.model import LEGACY, Json
 
 NOBODY_HAS_OWN: Any = SimpleNamespace(sources=lambda session, servers: servers)
 NO_POLICIES: Any = SimpleNamespace(apply_to=lambda server: False)
+NOBODY: Any = {
+    "scope": SimpleNamespace(profile=None),
+    "client": SimpleNamespace(surface=None, name=""),
+    "peer": "",
+}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,7 @@ async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
             request_tasks={},
             spawn_request=lambda request, work: nursery.start_soon(work),
             respond=lambda request, body: answered.append((trio.current_time() - began, body)),
+            **NOBODY,
         )
         nowhere: Any = None
         list_methods.answer_list(
@@ -93,6 +99,7 @@ def a_session(
         spawn_request=lambda request, work: tasks.append(work),
         respond=lambda request, body: answers.append(json.loads(body)),
         respond_error=lambda request, code, text: answers.append({"code": code, "text": text}),
+        **NOBODY,
     )
     return session, answers, tasks
 

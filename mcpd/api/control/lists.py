@@ -10,13 +10,25 @@ from msgspec import Raw
 
 from mcpd.api.control.calls import ControlClient
 from mcpd.calls.permissions import Policies
-from mcpd.model.api import MissingServer, PromptsResult, ResourcesResult, ToolsResult
+from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.signatures import signature
+from mcpd.gateway.tool_search import ToolSearch
+from mcpd.model.api import (
+    FindToolsParams,
+    FoundTools,
+    MissingServer,
+    PromptsResult,
+    ResourcesResult,
+    ToolsResult,
+)
 from mcpd.model.policy import Decision, ItemKind, tags_of_tool
 from mcpd.model.status import ServerState
 from mcpd.model.tool_names import qualified_name
 from mcpd.operations import Operations
 from mcpd.supervision.catalog import Catalog, Item, Listing
 from mcpd.supervision.managed_server import ManagedServer
+
+_MAX_FOUND = 100
 
 
 @attrs.frozen(eq=False)
@@ -49,6 +61,20 @@ class ListReader:
                 tools.append(_add_server_member(item, own, qualified_name=qualified, **extra))
         dropped = sum(catalog.dropped_tools for _, catalog in self._catalogs(name))
         return ToolsResult(tools=tuple(tools), dropped=dropped, missing=self._missing(name))
+
+    async def find(self, params: FindToolsParams, search: ToolSearch, view: AggregateServer) -> FoundTools:
+        """Search the tools of a view, which is that of the client's profile."""
+        limit = max(1, min(params.limit, _MAX_FOUND))
+        found = await search.find(view, params.query, limit, self.client.client_facts)
+        style, tools = self.operations.config.loaded.settings.tool_names, []
+        for tool in found.tools:
+            server = self.operations.supervisor.find(tool.server)
+            item = None if server is None or server.catalog is None else server.catalog.tool(tool.name)
+            if item is not None:
+                qualified = qualified_name(style, tool.server, tool.name)
+                line = signature(item.raw)
+                tools.append(_add_server_member(item, tool.server, qualified_name=qualified, signature=line))
+        return FoundTools(tools=tuple(tools), fits=found.fits)
 
     def resources(self, name: str | None) -> ResourcesResult:
         return ResourcesResult(

@@ -173,6 +173,7 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/tools": Method(
         "List the tools of one server or all servers.", api.OptionalServerParam, ToolsResult
     ),
+    "mcpd/find_tools": Method("Find tools by what they do.", api.FindToolsParams, api.FoundTools),
     "mcpd/resources": Method(
         "List the resources and resource templates of one server or all servers.",
         api.OptionalServerParam,

@@ -187,6 +187,7 @@ class ControlRequests:
                 pid=identity.pid or self._pid,
                 cwd=_usable_directory(identity.cwd or ""),
                 peer_pid=self._pid,
+                surface=identity.surface,
             ),
         )
         upstream = None if server is None else server.upstream
@@ -259,6 +260,12 @@ class ControlRequests:
             return make[message.method](params.server)
 
         self._start(message, read())
+
+    def _find_tools(self, message: Message, params: api.FindToolsParams) -> None:
+        client, gateway = self.calls.client, self._gateway
+        reader = ListReader(self._operations, gateway.policies, client)
+        view = client.selection or gateway.profile_view(None)
+        self._start(message, reader.find(params, gateway.tool_search, view))
 
     def _prompt(self, message: Message, params: api.PromptParams) -> None:
         body = {"name": params.prompt, "arguments": params.arguments}
@@ -379,6 +386,7 @@ _OF_CONNECTION: Mapping[str, Callable[[ControlRequests, Message, Any], None]] = 
     "mcpd/identify": ControlRequests._identify,
     "mcpd/attach": ControlRequests._attach,
     "mcpd/tools": ControlRequests._list,
+    "mcpd/find_tools": ControlRequests._find_tools,
     "mcpd/resources": ControlRequests._list,
     "mcpd/prompts": ControlRequests._list,
     "mcpd/prompt": ControlRequests._prompt,

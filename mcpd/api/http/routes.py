@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import attrs
 
@@ -29,19 +29,20 @@ from mcpd.api.http.guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http.parser import BadRequest, Head
 from mcpd.api.http.rpc import HttpRpc, RemoteControl
 from mcpd.api.listeners import ConnectionLimit, Slot
-from mcpd.api.mcp.endpoint import EndpointScope, McpEndpoint, McpHandler
+from mcpd.api.mcp.endpoint import McpEndpoint, McpHandler
 from mcpd.api.mcp.frames import (
     is_request,
 )
 from mcpd.api.mcp.kept_sessions import SessionFile
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
+from mcpd.api.mcp.scope import EndpointScope
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.config.http import Address, HttpSettings, TlsFiles
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
-from mcpd.model.policy import ALL_SERVERS
+from mcpd.model.policy import ALL_SERVERS, SURFACES
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -295,6 +296,11 @@ class RouteHandler:
         path, dashboard = head.path, self._routes.dashboard
         scope = endpoint_scope(path)
         if scope is not None:
+            if head.query and (wanted := parse_qs(head.query).get("surface")):
+                if wanted[0] not in SURFACES:
+                    text = f"`surface` must be one of {', '.join(SURFACES)}"
+                    return partial(_refuse, BadRequest(400, text))
+                scope = scope._replace(surface=wanted[0])
             serve = self._mcp.route(scope, head) if self._routes.network is None else self._route(scope, head)
             cluster = self._routes.api.cluster
             if self._endpoint.is_handed_over and self._rpc is None:  # the Unix socket is not handed over
@@ -328,7 +334,7 @@ class RouteHandler:
             return self._mcp.route(scope, head)
         if profiles:
             own = [profile for group, profile in profiles.items() if group == "*" or group in person.groups]
-            if scope == EndpointScope(is_sse=scope.is_sse) and own:
+            if scope == EndpointScope(is_sse=scope.is_sse, surface=scope.surface) and own:
                 scope = scope._replace(profile=own[0])
             elif scope.profile not in own and ALL_SERVERS not in own:
                 text = f"{head.path} is not for {person.name}: see `settings.http.profiles`"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import attrs
 import trio
@@ -23,6 +22,7 @@ from mcpd.api.mcp.frames import (
     respond_error,
 )
 from mcpd.api.mcp.legacy import LegacyHttpSession, Principal
+from mcpd.api.mcp.scope import EndpointScope
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
@@ -37,15 +37,6 @@ _LARGE = 1 << 20
 """Bytes of a body that is parsed in a turn of its own."""
 _ALLOW = b"Allow: GET, POST, DELETE\r\n"
 _ONLY_POST = b"Allow: POST\r\n"
-
-
-class EndpointScope(NamedTuple):
-    """The servers behind an endpoint path: one server, or the servers of a profile as one."""
-
-    server: str | None = None
-    profile: str | None = None
-    is_sse: bool = False
-    """Whether its transport is HTTP+SSE, and not Streamable HTTP."""
 
 
 @attrs.define(eq=False)
@@ -109,7 +100,8 @@ class McpHandler:
             session.close("the server was removed")
         elif len(self._sessions) >= _MAX_SESSIONS:
             self.close("evicted: this connection uses too many endpoints")
-        session = self.endpoint.gateway.open_session(view, self.principal.client, _discard, self.spawn)
+        client = scope.identify(self.principal.client)
+        session = self.endpoint.gateway.open_session(view, client, _discard, self.spawn)
         self._sessions[scope] = session
         self.principal.connection.session = session
         return session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import attrs
@@ -27,6 +27,7 @@ from mcpd.api.mcp.frames import (
 )
 from mcpd.api.mcp.kept_sessions import IDLE_TIMEOUT, MAX_SESSIONS, KeptSession, SessionFile, hashed
 from mcpd.api.mcp.restore_legacy import handshake_params, replay_handshake, resubscribe
+from mcpd.api.mcp.scope import EndpointScope
 from mcpd.api.mcp.streams import (
     KeptBytes,
     ResumableStream,
@@ -78,7 +79,7 @@ class Principal:
 class LegacyHttpSession:
     """The session of one client, over any number of connections."""
 
-    def __init__(self, key: str, scope: Hashable, principal: Principal, kept: KeptBytes) -> None:
+    def __init__(self, key: str, scope: EndpointScope, principal: Principal, kept: KeptBytes) -> None:
         self.key = key
         self.scope = scope
         self.principal = principal.name
@@ -226,15 +227,17 @@ class LegacyHttpSessions:
         return len(self._sessions)
 
     def open(
-        self, message: Message, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
+        self, message: Message, exchange: HttpExchange, view: View, scope: EndpointScope, principal: Principal
     ) -> None:
         http = self._new(self._owner + secrets.token_urlsafe(24), view, scope, principal)
         http.session.receive(message, _InitializeReply(exchange, http, message, self))
 
-    def _new(self, key: str, view: View, scope: Hashable, principal: Principal) -> LegacyHttpSession:
+    def _new(self, key: str, view: View, scope: EndpointScope, principal: Principal) -> LegacyHttpSession:
         http = LegacyHttpSession(key, scope, principal, self._kept)
         # Tasks run in the gateway, because a session outlives its connections.
-        http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
+        http.session = self._gateway.open_session(
+            view, scope.identify(principal.client), http.send, self._gateway.spawn
+        )
         http.session.has_connection = lambda: http.is_connected
         principal.connection.session = http.session
         return http
@@ -287,7 +290,7 @@ class LegacyHttpSessions:
             )
 
     def _restore(
-        self, key: str, view: View | None, scope: Hashable, principal: Principal
+        self, key: str, view: View | None, scope: EndpointScope, principal: Principal
     ) -> LegacyHttpSession | None:
         """Continue a session of an earlier daemon."""
         kept = self._file.sessions.get(hashed(key))
@@ -308,7 +311,7 @@ class LegacyHttpSessions:
         return max(self._sessions.values(), key=lambda http: (http.is_idle, -http.used_at))
 
     def find(
-        self, key: str, view: View | None, scope: Hashable, principal: Principal
+        self, key: str, view: View | None, scope: EndpointScope, principal: Principal
     ) -> LegacyHttpSession | None:
         """Return the session `key` if it belongs to this principal, path and server."""
         http = self._sessions.get(key)

@@ -6,7 +6,7 @@ https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from urllib.parse import parse_qs
 
 from mcpd.api.http.connection import SpawnTask
@@ -24,6 +24,7 @@ from mcpd.api.mcp.frames import (
     sse_event,
 )
 from mcpd.api.mcp.legacy import Principal, same_view
+from mcpd.api.mcp.scope import EndpointScope
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
@@ -42,7 +43,7 @@ class SseSession:
     It is the `Responder` of all its requests: every message of the server goes to the stream.
     """
 
-    def __init__(self, exchange: HttpExchange, scope: Hashable, principal: str) -> None:
+    def __init__(self, exchange: HttpExchange, scope: EndpointScope, principal: str) -> None:
         self.scope = scope
         self.principal = principal
         """The identity that opened the stream; the session id alone does not grant access."""
@@ -79,7 +80,7 @@ class SseSessions:
         self,
         exchange: HttpExchange,
         view: View,
-        scope: Hashable,
+        scope: EndpointScope,
         principal: Principal,
         spawn: SpawnTask,
     ) -> None:
@@ -94,16 +95,17 @@ class SseSessions:
             return
         key = self._owner + secrets.token_urlsafe(24)
         made = self._sessions[key] = SseSession(exchange, scope, principal.name)
-        made.session = self._gateway.open_session(view, principal.client, made.send, spawn)
+        made.session = self._gateway.open_session(view, scope.identify(principal.client), made.send, spawn)
         principal.connection.session = made.session
         exchange.on_hang_up = lambda reason: self._end(key, reason)
         exchange.on_quiet = lambda: exchange.write(KEEP_ALIVE)
         exchange.stream(EVENT_STREAM, EVENT_HEADERS)
-        endpoint = f"{exchange.head.path}?{_SESSION}={key}"
+        surface = f"surface={scope.surface}&" if scope.surface else ""  # it is part of the address
+        endpoint = f"{exchange.head.path}?{surface}{_SESSION}={key}"
         exchange.write(b"event: endpoint\ndata: %b\n\n" % endpoint.encode("latin-1"))
 
     def receive(
-        self, body: bytes, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
+        self, body: bytes, exchange: HttpExchange, view: View, scope: EndpointScope, principal: Principal
     ) -> None:
         """Handle POST: one message, or a batch. The responses go to the session's stream."""
         if not has_json_body(exchange.head):

@@ -11,6 +11,7 @@ import pytest
 from mcpd.api.http.parser import Head
 from mcpd.api.mcp import sse as http_sse
 from mcpd.api.mcp.legacy import Principal
+from mcpd.api.mcp.scope import EndpointScope
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.gateway import Gateway
@@ -22,6 +23,9 @@ JSON_TYPE = {b"content-type": b"application/json; charset=utf-8"}
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 
+ALL = EndpointScope()
+
+
 @attrs.define(eq=False)
 class World:
     gateway: StandIn
@@ -29,9 +33,9 @@ class World:
     me: Principal
     somebody: Principal
 
-    def open(self, scope: object = "all") -> tuple[Line, Conversation]:
+    def open(self, scope: EndpointScope = ALL) -> tuple[Line, Conversation]:
         line = Line(head("GET", "/sse/caf%C3%A9"))
-        self.sessions.open(line.exchange, VIEW, cast("Any", scope), self.me, cast("Any", None))
+        self.sessions.open(line.exchange, VIEW, scope, self.me, cast("Any", None))
         return line, self.gateway.opened[-1]
 
     def post(
@@ -40,7 +44,7 @@ class World:
         body: bytes = PING,
         *,
         view: Any = VIEW,
-        scope: str = "all",
+        scope: EndpointScope = ALL,
         by: Principal | None = None,
         headers: dict[bytes, bytes] = JSON_TYPE,
     ) -> str:
@@ -99,7 +103,7 @@ def test_session_belongs_to_one_client_and_one_endpoint(world: World) -> None:
     """The id of a session alone does not give access to it."""
     stream, conversation = world.open()
     assert world.post(stream, by=world.somebody) == "404 Not Found"
-    assert world.post(stream, scope="other") == "404 Not Found"
+    assert world.post(stream, scope=EndpointScope("other")) == "404 Not Found"
     assert (conversation.received, conversation.closed) == ([], "")
 
 
@@ -114,7 +118,7 @@ def test_number_of_sessions_is_limited(world: World, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(http_sse, "MAX_SESSIONS", 1)
     first, _ = world.open()
     refused = Line(head("GET", "/sse"))
-    world.sessions.open(refused.exchange, VIEW, "all", world.me, cast("Any", None))
+    world.sessions.open(refused.exchange, VIEW, ALL, world.me, cast("Any", None))
     assert b"503" in refused.got
     assert b"1 HTTP+SSE sessions are open" in refused.got
     first.exchange.hang_up("left")

@@ -16,6 +16,7 @@ from msgspec import Raw
 from mcpd.api.mcp import legacy
 from mcpd.api.mcp.kept_sessions import IDLE_TIMEOUT, MAX_SESSIONS, SessionFile
 from mcpd.api.mcp.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
+from mcpd.api.mcp.scope import EndpointScope
 from mcpd.calls.client_context import ClientContext, ClientIdentity, Responder
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
@@ -106,6 +107,7 @@ class Everything:
 
 
 VIEW = cast("View", Everything())
+ALL = EndpointScope()
 HELLO = Message(id=Raw(b"0"), method="initialize")
 PING = Message(id=Raw(b"1"), method="ping")
 
@@ -120,7 +122,7 @@ class World:
         self, version: str = "2025-11-25", who: Principal | None = None, peer: str = "", *, uses: bool = True
     ) -> tuple[LegacyHttpSession, Conversation]:
         line = Line()
-        self.sessions.open(HELLO, line.exchange, VIEW, "all", who or self.who)
+        self.sessions.open(HELLO, line.exchange, VIEW, ALL, who or self.who)
         conversation = self.gateway.opened[-1]
         conversation.version = version
         conversation.peer = peer
@@ -130,7 +132,9 @@ class World:
         assert found is not None
         return found, conversation
 
-    def find(self, key: str, place: str = "all", principal: str = "token") -> LegacyHttpSession | None:
+    def find(
+        self, key: str, place: EndpointScope = ALL, principal: str = "token"
+    ) -> LegacyHttpSession | None:
         return self.sessions.find(key, VIEW, place, attrs.evolve(self.who, name=principal))
 
 
@@ -179,7 +183,7 @@ async def test_slow_response_becomes_a_resumable_stream() -> None:
 async def test_a_failed_handshake_makes_no_session() -> None:
     async with world() as here:
         line = Line()
-        here.sessions.open(HELLO, line.exchange, VIEW, "all", here.who)
+        here.sessions.open(HELLO, line.exchange, VIEW, ALL, here.who)
         conversation = here.gateway.opened[-1]
         conversation.version = "2025-11-25"
         conversation.received[0][1].finish(wire.error(b"0", b"{}"), -32000)
@@ -195,7 +199,7 @@ async def test_session_is_bound_to_its_principal_and_path() -> None:
         assert len(http.key) >= 32
         assert here.find(http.key) is http
         assert here.find(http.key, principal="anybody") is None
-        assert here.find(http.key, place="another") is None
+        assert here.find(http.key, place=EndpointScope("another")) is None
         assert here.find(http.key[:-1]) is None
 
 

@@ -1,0 +1,49 @@
+"""The tools of mcpd itself, and how a client's call of one is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from functools import partial
+
+from msgspec import Raw
+
+from mcpd.calls.call import read_unambiguous, tool_name
+from mcpd.calls.client_context import ClientRequest
+from mcpd.gateway.built_in.call_tool import CALL_TOOL
+from mcpd.gateway.built_in.find_tools import DESCRIBE_TOOL, FIND_TOOLS
+from mcpd.gateway.built_in.names import suggestion
+from mcpd.gateway.built_in.tool import BuiltInTool
+from mcpd.gateway.requests import text_result
+from mcpd.gateway.session import ClientSession
+from mcpd.model.errors import UnknownTool
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+TOOLS: Mapping[str, BuiltInTool] = {each.name: each for each in (FIND_TOOLS, DESCRIBE_TOOL, CALL_TOOL)}
+"""By name, in the order of the list."""
+
+
+def answer_unknown_tool(session: ClientSession, request: ClientRequest, error: UnknownTool) -> None:
+    """Answer a `tools/call` for a name that no server has: it may be one of these tools. Otherwise, raise the
+    error, with the nearest names."""
+    if request.method != "tools/call" or session.view.single is not None:
+        raise error
+    name = tool_name(request.params)
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise UnknownTool(
+            f"{error.message}; {suggestion(session, request.context, name)}", server=error.server
+        )
+    try:
+        arguments = wire.members(read_unambiguous(request.params).get("arguments", Raw(b"{}")))
+        result = tool.handler(session, request, arguments)
+    except (BadFrame, UnknownTool) as mistake:
+        result = text_result(request.context, f"{name}: {mistake}", is_error=True)
+    if isinstance(result, bytes):
+        session.respond(request, result)
+    elif result is not None:
+        session.spawn_request(request, partial(_respond, session, request, result))
+
+
+async def _respond(session: ClientSession, request: ClientRequest, result: Awaitable[bytes]) -> None:
+    session.respond(request, await result)
