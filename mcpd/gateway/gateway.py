@@ -18,6 +18,7 @@ from mcpd.calls.engine import CallEngine
 from mcpd.calls.limits import IncompleteLines
 from mcpd.calls.permissions import Policies
 from mcpd.calls.routes import StageFactory
+from mcpd.calls.shared_limits import SharedLimits
 from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals, ApprovalStageFactory
 from mcpd.calls.stages.cache import CacheStageFactory
 from mcpd.calls.stages.call_log import CallLog, CallLogStageFactory
@@ -96,12 +97,16 @@ class Gateway:
             lambda *rule: core.config.insert_rule(*rule),
         )
         self.call_log = call_log
+        limits = None
+        if core.shared is not None:
+            limits = SharedLimits(core.shared)
+            core.shared.parts.append(limits)
         stages: list[StageFactory] = [
             LoginToolStageFactory(),  # its answer needs no permission, and is never sent
             # These come before the cache, because they also apply to cached results.
             PolicyStageFactory(self.policies),
             TaskStageFactory(self.policies),
-            UseLimitStageFactory(self.policies),
+            UseLimitStageFactory(self.policies, limits),
             ApprovalStageFactory(self.policies, self.approvals),
             KnownItemStageFactory(),
             ValidationStageFactory(),

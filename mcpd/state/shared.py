@@ -23,7 +23,7 @@ from mcpd.state.redis_client import FAILURES, UNREACHABLE, connect, reason
 log = logging.getLogger("mcpd.shared")
 
 _INTERVAL = 0.5
-_MIN_PAUSE = 0.02
+_MIN_PAUSE = 0.05
 _RETRY_INTERVAL = 1.0
 _CLAIM_SECONDS = 10
 _MAX_REPLICAS = 1000
@@ -45,6 +45,8 @@ class Link:
         """`secret` is common to all replicas; `replica` is the address of this one."""
         self.redis = connect(url)
         self.replica = replica
+        self.replicas = 1
+        """How many there are, as far as is known."""
         self.clock = 0.0
         """The seconds by which the clock of Redis is ahead of this machine's."""
         self._key = hashlib.sha256(b"shared" + secret).digest()
@@ -83,8 +85,6 @@ class SharedState:
     def __init__(self, url: str, secret: bytes, replica: str, owner: str) -> None:
         """`owner` distinguishes this daemon from others that claim to be the same `replica`."""
         self.parts: list[SharedPart] = []
-        self.replicas = 1
-        """How many there are, as far as is known."""
         self.is_down = True
         self.is_refused = False
         """Whether another daemon is this replica: what is meant for one of them may reach the other."""
@@ -117,28 +117,29 @@ class SharedState:
     async def _exchange(self) -> None:
         works = [part.prepare() for part in self.parts]
         try:
-            replicas, problem, finish = await self._thread.run(self._do, works)
+            problem, finish = await self._thread.run(self._do, works)
         except (*FAILURES, RuntimeError) as error:  # RuntimeError: no thread can be started
             self.is_down = True
             self._report(
                 f"Redis cannot be used ({reason(error)}), so what other replicas change is not known"
             )
             return
-        self.is_down, self.is_refused = False, not replicas
-        self.replicas = replicas or self.replicas
+        self.is_down = False
         self._report(problem)
         for each in finish:
             each()
 
-    def _do(self, works: Sequence[Work]) -> tuple[int, str, list[Callable[[], None]]]:
-        """Do all works. Returns the number of replicas, what is wrong, and the rest. Runs in the thread."""
+    def _do(self, works: Sequence[Work]) -> tuple[str, list[Callable[[], None]]]:
+        """Do all works. Returns what is wrong, and the rest. Runs in the thread."""
         link, problem, finish, began = self.link, "", list[Callable[[], None]](), time.time()
         keys = (f"mcpd:replica:{link.replica}", "mcpd:replicas")
         answer = link.redis.eval(_CLAIM, 2, *keys, self._owner, link.replica, _CLAIM_SECONDS)
         replicas, seconds, microseconds = map(int, answer)
-        if not replicas:
+        self.is_refused = not replicas
+        if self.is_refused:
             fix = "set another `cluster.address` for one of them"
-            return 0, f"another daemon is the replica {link.replica}, too, so nothing is shared; {fix}", []
+            return f"another daemon is the replica {link.replica}, too, so nothing is shared; {fix}", []
+        link.replicas = min(max(replicas, 1), _MAX_REPLICAS)
         link.clock = seconds + microseconds / 1e6 - (began + time.time()) / 2
         for work in works:
             try:
@@ -147,7 +148,7 @@ class SharedState:
                 raise
             except FAILURES as error:
                 problem = f"Redis contains what no replica stores ({reason(error)}), so not all is shared"
-        return min(max(replicas, 1), _MAX_REPLICAS), problem, finish
+        return problem, finish
 
     def _leave(self) -> None:
         """Let another daemon be this replica. Runs in the thread."""

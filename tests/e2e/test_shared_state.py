@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from mcpd.model.status import rfc3339
-from tests.e2e.harness import Daemon, fake, wait_until
+from tests.e2e.harness import Client, Daemon, Refused, fake, wait_until
 from tests.e2e.redis_replicas import RedisServer, redis_server, replicas
 from tests.e2e.web import http_endpoint
 
@@ -105,3 +105,33 @@ def test_second_daemon_with_the_same_address_is_not_ready(tmp_path: Path, databa
 
 def _code(http: httpx.Client) -> int:
     return http.get("/readyz").status_code
+
+
+def test_limit_is_kept_by_all_replicas_together(tmp_path: Path, database: RedisServer) -> None:
+    """A replica that does not know the client yet may let its share of 30 pass, as when Redis is down."""
+    rule = {"decision": "limit", "tools": ["echo", "pid"], "rate": "60/h"}
+    with replicas(tmp_path, database.url, {"one": fake()}, policies=[rule]) as daemons:
+        for daemon in daemons:
+            daemon.wait_connected("one")
+            wait_until(partial(is_sharing, daemon), lambda: database.url)
+        clients = [daemon.client() for daemon in daemons]
+        passed = sum(passes(clients[number % 2], "echo") for number in range(200))
+        assert 30 <= passed <= 90
+
+        def passes_again() -> bool:
+            nonlocal passed
+            passed += passes(clients[0], "echo")
+            return passed >= 58  # what another replica may use is given back after a second
+
+        wait_until(passes_again, lambda: f"only {passed} calls passed")
+        assert passed <= 90
+        with database.stopped():
+            wait_until(lambda: not any(map(is_sharing, daemons)), lambda: "Redis answers")
+            assert [sum(passes(client, "pid") for _ in range(50)) for client in clients] == [30, 30]
+
+
+def passes(client: Client, tool: str) -> bool:
+    try:
+        return bool(client.call("one", tool)["success"])
+    except Refused as error:
+        return error.code != "limit_reached"

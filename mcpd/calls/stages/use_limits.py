@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, Stage
 from mcpd.calls.permissions import PERMISSION, Permission, Policies
+from mcpd.calls.shared_limits import Share, SharedLimits
 from mcpd.config.settings import Settings
 from mcpd.model.errors import LimitReached
 from mcpd.model.events import CallOutcome
@@ -36,6 +37,13 @@ class _Uses:
     running: int = 0
     seconds: float = 0.0
     """For how long a use counts."""
+    share: Share | None = None
+    """What this replica may use of the rate; None if there are no others."""
+
+    def count(self) -> int:
+        """Return how many uses count now."""
+        self.expire(trio.current_time())
+        return len(self.times)
 
     def expire(self, now: float) -> None:
         while self.times and self.times[0] <= now - self.seconds:
@@ -45,7 +53,8 @@ class _Uses:
 class UseLimits:
     """All counters. They start at zero with the daemon, and when a rule changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedLimits | None = None) -> None:
+        self._shared = shared
         self._uses: dict[tuple[str, str, str, Use], _Uses] = {}
 
     def enter(self, permission: Permission) -> list[_Uses]:
@@ -66,11 +75,16 @@ class UseLimits:
             if rule.rate is not None and len(uses.times) >= rule.rate.count:
                 wait = math.ceil(uses.times[0] + rule.rate.seconds - now)
                 raise _refusal(rule, use, f"{rule.rate.written} (`rate`)", f"try again in {wait} s", wait)
+            if rule.rate is not None and uses.share is not None and not uses.share.admits_more():
+                limit = f"{rule.rate.written} (`rate`) on all replicas"
+                raise _refusal(rule, use, limit, "try again in 1 s", 1)
         entered = list(dict.fromkeys(found))  # equal rules have one counter
         for uses in entered:
             uses.running += 1
             if uses.seconds:
                 uses.times.append(now)
+            if uses.share is not None:
+                uses.share.use()
         return entered
 
     def leave(self, entered: Sequence[_Uses]) -> None:
@@ -88,6 +102,9 @@ class UseLimits:
             if len(self._uses) >= _MAX_COUNTERS:
                 raise _refusal(rule, counted, f"{_MAX_COUNTERS} counters of all rules", "try again later")
             uses = self._uses[key] = _Uses(seconds=0.0 if rule.rate is None else rule.rate.seconds)
+            if self._shared is not None and rule.rate is not None:
+                names, rate = (rule.fingerprint, client.person or client.executable, via), rule.rate
+                uses.share = Share(self._shared, (*names, *counted), rate.count, rate.seconds, uses.count)
         return uses
 
     def _drop_unused(self, now: float) -> None:
@@ -115,9 +132,9 @@ _ENTERED = Attachment[list[_Uses]]("the uses that the call counts for")
 class UseLimitStageFactory:
     is_per_tool = False
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, shared: SharedLimits | None = None) -> None:
         self._policies = policies
-        self._limits = UseLimits()
+        self._limits = UseLimits(shared)
 
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         return self._policies.apply_to(server) and self._policies.require_more(server)
