@@ -13,6 +13,7 @@ import click
 from ctl.cli.completion import editors_and_files
 from ctl.cli.errors import CtlError, NotFound, UsageError
 from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import strings
 from ctl.cli.output import Line, paint
 from ctl.cli.text import clean, count
 from ctl.daemon.client import Json
@@ -27,7 +28,14 @@ from ctl.editors.import_plan import (
     write_import,
 )
 from ctl.editors.merge import KnownEntry, MergedServer
-from ctl.editors.read_entries import IS_MCPD, DiscoveredEntries, EntrySource, SkippedEntry, discover
+from ctl.editors.read_entries import (
+    IS_MCPD,
+    DiscoveredEntries,
+    EntrySource,
+    SkippedEntry,
+    discover,
+    valid_server_name,
+)
 from ctl.editors.secrets import masked_definition
 from mcpd.config.inherited_environment import to_pass_step, withheld_variables
 from mcpd.config.loader import SUFFIXES
@@ -335,6 +343,9 @@ def _server_lines(plan: ImportPlan, server: MergedServer, user: UserContext) -> 
             lines.append([f"  {label}: ", ", ".join(f"{name}={value}" for name, value in values.items())])
     if "cwd" in definition:
         lines.append(["  directory: ", str(definition["cwd"])])
+    for key, label in (("includeTools", "  only the tools: "), ("excludeTools", "  without the tools: ")):
+        if key in definition:
+            lines.append([label, ", ".join(strings(definition[key]))])
     lines.append(["  from: ", "; ".join(_describe(one, user, server.name) for one in server.sources)])
     lines += [["  note: ", note] for note in server.notes]
     secrets = plan.without_secrets[server.name].secrets
@@ -357,7 +368,8 @@ def _similar_lines(plan: ImportPlan, user: UserContext) -> list[str]:
     lines, new = [], {one.name for one in plan.merged.servers}
     for one in plan.merged.similar:
         step = f"mcpctl import -s {shlex.quote(one.source.name)}"
-        replace = "" if one.server in new else f"; to replace it: mcpctl remove {one.server} && {step}"
+        is_other = one.server in new or one.server.casefold() != valid_server_name(one.source.name).casefold()
+        replace = "" if is_other else f"; to replace it: mcpctl remove {one.server} && {step}"
         lines.append(
             f"{one.source.name}: differs from {one.server} in {', '.join(one.differs_in)} "
             f"({_describe(one.source, user)}); to import it too: {step}{replace}"

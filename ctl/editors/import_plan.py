@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -112,9 +113,13 @@ def plan_import(
     candidates = [named_by_owner(unwrap_candidate(one) if unfold else one) for one in discovered.candidates]
 
     reserved = [one.source.name for one in discovered.skipped if one.source.scope != "project"]
-    merged = merge_candidates(candidates, target.servers, os.environ, named, reserved)
-    found = find_problems(cli, target, {one.name: _with_placeholders(one) for one in merged.servers})
-    problems = {name: texts[0] for name, texts in found.items()}
+    merge = partial(merge_candidates, candidates, target.servers, os.environ, named, reserved)
+    merged = merge()
+    problems = _first_problems(cli, target, merged)
+    unusable = {source for one in merged.servers if one.name in problems for source in one.sources}
+    if unusable and merged.similar:
+        merged = merge(unusable)
+        problems = _first_problems(cli, target, merged)
     plan = ImportPlan(discovered, merged, stored, problems)
     if not can_ask:
         plan.blocked = {**_unanswered(plan), **problems}
@@ -123,6 +128,12 @@ def plan_import(
         rules = _rules(plan, user, target, policies)
         plan.rules, plan.skipped_rules = rules.new_rules(policies), rules.skipped
     return plan
+
+
+def _first_problems(cli: CliContext, target: ImportTarget, merged: MergeResult) -> dict[str, str]:
+    """Return why servers cannot be used, by name."""
+    found = find_problems(cli, target, {one.name: _with_placeholders(one) for one in merged.servers})
+    return {name: texts[0] for name, texts in found.items()}
 
 
 def _with_placeholders(server: MergedServer) -> dict[str, object]:

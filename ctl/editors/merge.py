@@ -120,13 +120,15 @@ def merge_candidates(
     environ: Environ,
     named: Collection[str] = (),
     reserved: Iterable[str] = (),
+    unusable: Collection[EntrySource] = (),
 ) -> MergeResult:
     """Group candidates by the identity of their server, and name each group.
 
     Entries of a project come last, because they are the exception. An entry with the package or URL of a
     server in mcpd, or of one from another file, is left out unless it is `named`, and so is one with only the
     name of a server in mcpd. Two similar entries in one file are meant to differ. A file of a project, which
-    may come from anywhere, gets no name of the user's own entries, nor one that is `reserved`.
+    may come from anywhere, gets no name of the user's own entries, nor one that is `reserved`. An entry
+    that is `unusable` does not cause another one to be left out.
     """
     mcpd = KnownServers(ours, environ)
     groups: dict[Identity, list[ImportCandidate]] = {}
@@ -141,27 +143,30 @@ def merge_candidates(
     others = {name.casefold() for name in (*ours, *reserved)}
     """Names that a project may not use, whatever their case."""
     servers: list[MergedServer] = []
+    usable: list[MergedServer] = []
     similar: list[KnownEntry] = []
-    for group in sorted(groups.values(), key=_rank):
+    for group in sorted(groups.values(), key=lambda group: _rank(group, unusable)):
         group_names = {name for one in group for name in (one.name, one.source.name)}
-        other = mcpd.similar_to(group[0]) or _similar_in_other_file(group, servers, environ)
+        other = mcpd.similar_to(group[0]) or _similar_in_other_file(group, usable, environ)
         if other is not None and wanted.isdisjoint(group_names):
             similar += [attrs.evolve(other, source=one.source) for one in group]
             continue
         is_of_project = all(one.source.scope == "project" for one in group)
         servers.append(_merged(group, _free_name(group[0], names | others if is_of_project else names)))
         names.add(servers[-1].name)
+        usable += [servers[-1]] if not any(one.source in unusable for one in group) else []
         others |= (
             {name.casefold() for name in (servers[-1].name, *group_names)} if not is_of_project else set()
         )
     return MergeResult(tuple(servers), tuple(known), tuple(similar))
 
 
-def _rank(group: list[ImportCandidate]) -> tuple[bool, int]:
-    """Return a key that puts entries of a project last, and first those whose secrets are known: of similar
-    entries, the first one is imported."""
+def _rank(group: list[ImportCandidate], unusable: Collection[EntrySource]) -> tuple[bool, bool, int]:
+    """Return a key that puts entries of a project last, and first those that are usable and whose secrets are
+    known: of similar entries, the first one is imported."""
     unknown = (sum(secret.value is None for secret in one.needed_secrets) for one in group)
-    return all(one.source.scope in ("project", "local") for one in group), min(unknown)
+    is_unusable = any(one.source in unusable for one in group)
+    return all(one.source.scope in ("project", "local") for one in group), is_unusable, min(unknown)
 
 
 def _merged(group: list[ImportCandidate], name: str) -> MergedServer:

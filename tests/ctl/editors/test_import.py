@@ -73,6 +73,24 @@ def test_only_valid_servers_are_written(home: Path, cursor: Path, alone: Mcpctl)
     assert ([one["name"] for one in again["known"]], again["written"]) == (["time", "api"], False)
 
 
+@pytest.mark.parametrize("scope", ["user", "project"])
+def test_entry_that_cannot_be_used_does_not_displace_another(
+    scope: str, home: Path, cursor: Path, alone: Mcpctl
+) -> None:
+    """Also an entry of a project, which comes after those of the user."""
+    package = {"command": "npx", "args": ["-y", "@a/b"], "includeTools": ["x", "y"]}
+    unset = package | {"env": {"A": "${env:SURELY_NOT_SET}"}}
+    cursor.write_text(json.dumps({"mcpServers": {"b": unset}}))
+    other = home / ("src/.vscode" if scope == "project" else ".config/Code/User") / "mcp.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(json.dumps({"servers": {"b": package}}))
+    ran = alone("import", "--dry-run")
+    assert "  only the tools: x, y\n" in ran.out
+    assert "1 server to import" in ran.out
+    left_out = ", 1 blocked (b)" if scope == "project" else ", left out because there is a similar server: b"
+    assert ran.out.endswith(f"from 2 files{left_out}\n")
+
+
 def test_broken_file_gives_a_warning_with_its_line(home: Path, cursor: Path, alone: Mcpctl) -> None:
     """Line and column, counted as in editors."""
     (home / ".codex").mkdir()
