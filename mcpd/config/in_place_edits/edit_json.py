@@ -60,9 +60,16 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
 
 
 def _edit_string_list(text: str, path: tuple[str, ...], old: list[object], new: list[object]) -> str | None:
-    """If strings were only appended or only removed, keep the other elements as written. Else None."""
+    """If strings were only appended, removed or replaced, keep the others as written. Else None."""
     if not old or not all(isinstance(item, str) for item in (*old, *new)):
         return None
+    if len(new) == len(old):
+        bare = to_standard_json(text)
+        at, _ = _descend(bare, path)
+        for entry, item in reversed([*zip(entries(bare, at), new, strict=True)]):
+            if item != entry.key:
+                text = text[: entry.value] + json.dumps(item, ensure_ascii=False) + text[entry.end :]
+        return text
     if new[: len(old)] == old:
         for item in new[len(old) :]:
             text = add(text, path, True, "", item) or text
