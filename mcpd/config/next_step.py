@@ -230,6 +230,11 @@ def _output_step(server: Members, failure: Members, again: str) -> str:
             return f"ss -ltnp 'sport = :{port}'   (shows which program uses its port; stop it){again}"
         case _ if variable := missing_variable(stderr):
             return f"mcpctl edit   (add {variable} to its `env`)"
+        case _ if needs_former_sdk(stderr):
+            args = '"--with", "mcp<2"'
+            return (
+                f"mcpctl edit   (it needs the Python package mcp before 2: begin the args of uvx with {args})"
+            )
         case "killed" if failure.get("signal") not in _OWN_SIGNALS and not _names_a_cause(stderr):
             return f"mcpctl reconnect {name}   (something else ended it; mcpd also retries automatically)"
         case _ if stderr:
@@ -364,6 +369,18 @@ def missing_variable(stderr: Sequence[str]) -> str:
         if re.search(complaint, line, re.IGNORECASE) and (found := re.search(_VARIABLE, line)):
             return found[1]
     return ""
+
+
+def needs_former_sdk(stderr: Sequence[str]) -> bool:
+    """Return whether a server says on stderr that it lacks what version 2 of MCP's Python SDK has removed.
+
+    Many servers do not limit the version, so a runner such as uvx installs the newest one.
+    """
+    import re
+
+    removed = r"No module named 'mcp\.|cannot import name '\w+' from 'mcp['.]"
+    methods = r"'Server' object has no attribute '(list|call|read|get|set|subscribe|request)_"
+    return any(re.search(f"{removed}|{methods}", line) for line in stderr)
 
 
 def _names_a_cause(stderr: Sequence[str]) -> bool:

@@ -84,6 +84,17 @@ TABLE: list[tuple[ServerDetail, str]] = [
         how("failed", {"kind": "exited", "stderr": ["no database"]}),
         "mcpctl logs it   (fix the error shown there), then: mcpctl reconnect it",
     ),
+    *(
+        (
+            how("failed", {"kind": "exited", "stderr": [line]}),
+            "mcpctl edit   (it needs the Python package mcp",
+        )
+        for line in (
+            "AttributeError: 'Server' object has no attribute 'list_resources'",
+            "ModuleNotFoundError: No module named 'mcp.server.fastmcp'. This is mcp 2.x, where FastMCP was",
+            "ImportError: cannot import name 'McpError' from 'mcp.shared.exceptions' (/a/mcp/exceptions.py)",
+        )
+    ),
     (
         how("failed", {"kind": "exited", "stderr": [BUSY, "Node.js v22"]}),
         "ss -ltnp 'sport = :8080'   (shows which program uses its port; stop it), then: mcpctl reconnect it",
