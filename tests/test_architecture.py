@@ -56,7 +56,7 @@ LINES = {
     "mcpd/auth": 5_418,
     "mcpd/calls": 7_104,
     "mcpd/client": 1_682,
-    "mcpd/config": 4_992,
+    "mcpd/config": 5_016,
     "mcpd/files": 620,
     "mcpd/gateway": 4_420,
     "mcpd/io": 820,
@@ -70,8 +70,8 @@ LINES = {
     "mcpd/wire": 1_322,
     "ctl": 5_734,
     "ctl/bridge": 1_879,
-    "ctl/commands": 4_837,
-    "ctl/editors": 4_526,
+    "ctl/commands": 4_865,
+    "ctl/editors": 4_551,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

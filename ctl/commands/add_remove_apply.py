@@ -22,6 +22,8 @@ from ctl.cli.output import Output, paint
 from ctl.cli.text import count
 from ctl.commands.lifecycle import chosen_servers
 from ctl.daemon.client import Json
+from ctl.editors.backups import EditorBackups
+from ctl.editors.config_files import UserContext
 from ctl.editors.secrets import extract_secrets
 from ctl.explain.next_steps import variable_step
 from ctl.show.progress import (
@@ -129,6 +131,7 @@ def add(
         definition["lazy"] = True
     if transport:
         definition["type"] = transport
+    former = mapping(cli.call("mcpd/config").value["servers"].get(name)) if replace else {}
     try:
         reply = cli.call(
             "mcpd/add", {"server": name, "definition": definition, "save": not no_save, "replace": replace}
@@ -148,6 +151,10 @@ def add(
         verb = "changed" if name in reply.value["changed"] else "added"
         saved = f", saved in {path}" if (path := reply.value.get("saved")) else ""
         cli.out.line(f"{name}: {verb}{saved}")
+        if lost := [key for key in former if key not in definition]:
+            cli.out.message(
+                f"note: {name} no longer has these fields of its former definition: {', '.join(lost)}"
+            )
         if is_url(command) and not any(key.lower() == "authorization" for key in _pairs(headers, "--header")):
             _show_login(cli, name)
     return _connect_added(cli, reply.value, name, wait) if waits else 0
@@ -322,7 +329,14 @@ def _show_removed(cli: CliContext, reply: Reply[ApplyResult]) -> int:
         return _exit_code(cli, reply)
     show_warnings(cli, reply.value.get("warnings", ()))
     saved = f", also from {path}" if (path := reply.value.get("saved")) else ""
-    cli.out.lines([f"{name}: removed{saved}"] for name in reply.value["removed"])
+    user, backups = UserContext(os.environ, Path.cwd()), EditorBackups(os.environ)
+    for name in reply.value["removed"]:
+        cli.out.line(f"{name}: removed{saved}")
+        for file in [] if cli.host else backups.replaced_by(name):
+            cli.out.message(
+                f"note: {user.display_path(file)} had an entry for it, which mcpctl install replaced; "
+                "mcpctl uninstall restores it"
+            )
     return 0
 
 
@@ -430,7 +444,8 @@ def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
     would = "would be " if plan.get("dry_run") else ""
     numbers = ", ".join(f"{len(plan[key])} {would}{key}" for key, _, _ in _CHANGES if plan[key])
     kept = count(len(plan["unchanged"]), "server")
-    cli.out.line(f"{numbers or 'nothing changed'}; {kept} unchanged; generation {plan['generation']}")
+    nothing = "no server changed" if plan.get("settings_changed") else "nothing changed"
+    cli.out.line(f"{numbers or nothing}; {kept} unchanged; generation {plan['generation']}")
     if settings := plan.get("settings_changed"):
         cli.out.line(f"settings changed: {', '.join(settings)}")
     if later := plan.get("restart_needed"):

@@ -56,6 +56,7 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int, messages: tuple
             cli.out.line(log_line(line))
         if not reply.value["lines"] and lines:
             cli.out.message(f"{server} has not written anything to stderr yet (a remote server never does)")
+            cli.out.next_step(f"mcpctl why {server}")
     return 0
 
 

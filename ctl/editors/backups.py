@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +123,22 @@ class EditorBackups:
 
     def records_of(self, path: Path) -> list[BackupRecord]:
         """Return the records of files that were rewritten because of the entry in `path`."""
-        found: list[BackupRecord] = []
+        return [record for record in self._records() if record.of == str(path)]
+
+    def replaced_by(self, server: str) -> list[Path]:
+        """Return the files in which mcpd's entry has replaced one because of this server."""
+        return [
+            Path(record.path)
+            for record in self._records()
+            if any(server == (entry.server or entry.name) for entry in record.disabled)
+        ]
+
+    def _records(self) -> Iterator[BackupRecord]:
         for facts in sorted(self.directory.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                known = json.loads(facts.read_bytes())
-                if known.get("of") == str(path) and (record := self.load(Path(known["path"]))) is not None:
-                    found.append(record)
-        return found
+                path = Path(json.loads(facts.read_bytes())["path"])
+                if facts == self._record_path(path) and (record := self.load(path)) is not None:
+                    yield record
 
     def delete(self, path: Path) -> None:
         """Delete the record of a file that was restored or no longer exists."""

@@ -205,6 +205,7 @@ CHANGES: dict[str, Answers] = {
         "mcpd/add": {**APPLIED, "saved": "/c.json"},
         "mcpd/connect": {"server": server("git")},
         "mcpd/auth/status": {"logins": [{"servers": ["docs", "hub"], "issuer": "https://as.example"}]},
+        "mcpd/config": {"servers": {"git": {"command": "x", "env": {"A": "b"}, "includeTools": ["a"]}}},
     },
     "add_invalid": dict.fromkeys(
         ("mcpd/add", "mcpd/reload"),
@@ -218,10 +219,13 @@ CHANGES: dict[str, Answers] = {
             ],
         ),
     ),
-    "add_where_nothing_can_be_written": dict.fromkeys(
-        ("mcpd/add", "mcpd/remove"),
-        Fault("cannot write /c.json: full (free space)", code="cannot_write", exit=1, fix="free space"),
-    ),
+    "add_where_nothing_can_be_written": {
+        **dict.fromkeys(
+            ("mcpd/add", "mcpd/remove"),
+            Fault("cannot write /c.json: full (free space)", code="cannot_write", exit=1, fix="free space"),
+        ),
+        "mcpd/config": {"servers": {}},
+    },
     "remove": {"mcpd/remove": changed(server("old"), **APPLIED), "mcpd/status": status(server("old"))},
     "apply": {"mcpd/servers/set": APPLIED, "mcpd/status": status(TIME)},
     "apply_invalid": {"mcpd/servers/set": {**APPLIED, "errors": [CONFIG_PROBLEM]}},

@@ -40,8 +40,10 @@ def entries(path: Path) -> list[str]:
     return [*json.loads(path.read_text())["mcpServers"]]
 
 
-def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: Mcpctl) -> None:
-    """An editor that logs in by itself must not lose its server."""
+def test_only_servers_that_mcpd_can_serve_are_taken_over(
+    cursor: Path, daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """An editor that logs in by itself must not lose its server. A removal of the server is noted."""
     ran = mcpctl("install", "cursor", "--take-over", "--dry-run")
     assert "hub: would be left on" in ran.out
     ran = mcpctl("install", "cursor", "--take-over")
@@ -56,6 +58,9 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
         "  fresh: left on, because mcpd has not loaded it",
     ):
         assert line in ran.out.splitlines()
+    daemon.answers["mcpd/remove"] = {"removed": ["good"], "errors": []}
+    ran = mcpctl("remove", "good", "--yes")
+    assert "~/.cursor/mcp.json had an entry for it, which mcpctl install replaced; mcpctl uninst" in ran.err
 
 
 def test_servers_that_have_failed_are_not_also_provided(cursor: Path, mcpctl: Mcpctl, tmp_path: Path) -> None:
