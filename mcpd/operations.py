@@ -49,6 +49,7 @@ from mcpd.transports.child_process import Launch, child_environment
 from mcpd.wire.url import redact_url
 
 if TYPE_CHECKING:
+    from mcpd.auth.person_login import LoginPages
     from mcpd.auth.service import LoginService
     from mcpd.state.shared import SharedState
 
@@ -110,6 +111,8 @@ class Operations:
     toggles: SharedToggles | None = None
     """The part of it that is about enabled servers."""
     started_at: float = attrs.field(factory=time.time)
+    login_pages: LoginPages | None = None
+    """Where people on other machines log in to servers, while they can reach mcpd."""
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
     is_stopping: bool = False

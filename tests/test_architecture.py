@@ -51,12 +51,12 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_162,
-    "mcpd/api": 7_043,
-    "mcpd/auth": 5_418,
-    "mcpd/calls": 7_104,
+    "mcpd": 1_165,
+    "mcpd/api": 7_082,
+    "mcpd/auth": 5_714,
+    "mcpd/calls": 7_122,
     "mcpd/client": 1_682,
-    "mcpd/config": 5_016,
+    "mcpd/config": 5_039,
     "mcpd/files": 620,
     "mcpd/gateway": 4_420,
     "mcpd/io": 820,

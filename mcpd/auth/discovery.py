@@ -114,7 +114,7 @@ async def discover(
         issuer = choose_issuer(metadata.authorization_servers, known_issuers, settings.issuer)
     else:
         issuer = settings.issuer or origin(fetch.server_url)
-    server = await _find_server_metadata(fetch, settings, issuer)
+    server = await find_authorization_server(fetch, settings, issuer)
     if server is None and metadata is None and settings.issuer is None:
         server = assumed_authorization_server(fetch.server_url)
     if server is None:
@@ -139,9 +139,11 @@ async def _find_resource_metadata(
     )
 
 
-async def _find_server_metadata(
+async def find_authorization_server(
     fetch: GuardedFetch, settings: OAuthSettings, issuer: str
 ) -> AuthorizationServer | None:
+    """Return the metadata of an issuer; None if it has none. Raises LoginError."""
+
     def parse(body: bytes) -> AuthorizationServer:
         return parse_authorization_server(body, issuer, override=settings.issuer)
 

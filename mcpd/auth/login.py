@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
 
 import attrs
@@ -37,6 +38,7 @@ from mcpd.auth.oauth.tokens import (
     TokenError,
     code_request,
 )
+from mcpd.auth.person_login import LoginPages, PersonListener
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
 from mcpd.auth.token_store import StoredLogin
 from mcpd.model.errors import LoginFailed
@@ -53,13 +55,16 @@ StoredLoginsNow = Callable[[], Awaitable[Collection[StoredLogin]]]
 # ── pages ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def start_page(offer: LoginOffer, account: str) -> Page:
+def start_page(offer: LoginOffer, account: str, person: str = "") -> Page:
     """Return the page that names the server and the scopes, and links to the authorization server."""
+    users = f"all programs on this machine that use {offer.server} through mcpd share it"
+    if person:
+        users, account = f"it is used only for you, {person}", DEFAULT_ACCOUNT
     which = "" if account == DEFAULT_ACCOUNT else f" (account {account})"
     requested = f" It requests the scopes {' '.join(offer.scopes)}." if offer.scopes else ""
     text = (
         f"The MCP server {offer.server}{which} requires a login at {offer.issuer}. mcpd keeps the login, and "
-        f"all programs on this machine that use {offer.server} through mcpd share it.{requested}"
+        f"{users}.{requested}"
     )
     return Page(
         200, f"Log in to {offer.server}", text, offer.url, f"Continue to {urlsplit(offer.url).netloc}"
@@ -89,6 +94,11 @@ class LoginRequest:
     earlier_scopes: tuple[str, ...] = ()
     """Those requested and granted before, which a login for more scopes keeps."""
 
+    person: str = attrs.field(default="", eq=False)
+    """For whom it is, if not for the person who runs mcpd."""
+    pages: LoginPages | None = attrs.field(default=None, eq=False)
+    """Where that person's browser goes to."""
+
     def is_same_login(self, other: LoginRequest) -> bool:
         """Return whether the other one leads to the same login, perhaps with other scopes."""
         return (self.url, self.settings) == (other.url, other.settings)
@@ -114,7 +124,7 @@ class LoginAttempt:
         self.expires_at = now() + LIFETIME
         self.offer: LoginOffer | None = None
         self.page = ""
-        """The loopback URL of a page that leads to the offered URL."""
+        """The URL of a page that leads to the offered URL."""
         self.outcome: StoredLogin | LoginError | None = None
         self._known = known
         self._save = save
@@ -210,7 +220,7 @@ class LoginAttempt:
         except MetadataError as error:
             raise LoginError("authorization server", str(error)) from None
         try:
-            async with open_listener(found.server.issuer, demanded=settings.redirect_uri) as listener:
+            async with self._open_listener(found.server.issuer) as listener:
                 scopes = found.scopes(settings)
                 if request.earlier_scopes:
                     scopes = more_scopes(request.earlier_scopes, scopes)
@@ -230,12 +240,18 @@ class LoginAttempt:
         except OSError as error:
             raise LoginError("redirect", f"no loopback port: {error.strerror or error}") from None
 
+    def _open_listener(self, issuer: str) -> AbstractAsyncContextManager[RedirectListener | PersonListener]:
+        request = self.request
+        if request.pages is not None:
+            return request.pages.open_listener(request.server, request.person)
+        return open_listener(issuer, demanded=request.settings.redirect_uri)
+
     async def _with_browser(
         self,
         found: Discovery,
         scopes: tuple[str, ...] | None,
         client: ClientRegistration,
-        listener: RedirectListener,
+        listener: RedirectListener | PersonListener,
     ) -> StoredLogin | LoginError:
         authorization = self._authorization = self._authorize(found, scopes, client, listener.uri)
         outcome: StoredLogin | LoginError
@@ -279,7 +295,7 @@ class LoginAttempt:
 
     async def _show_offer(self, query: str) -> Page:
         assert self.offer is not None
-        return start_page(self.offer, self.request.settings.account)
+        return start_page(self.offer, self.request.settings.account, self.request.person)
 
     async def _take_from_browser(self, query: str) -> Page:
         try:

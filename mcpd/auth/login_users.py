@@ -31,6 +31,9 @@ class LoginServers(Protocol):
     def get(self, name: str) -> LoginServer:
         """Raises UnknownServer."""
 
+    def get_any(self, name: str) -> LoginServer:
+        """Also one that serves some clients only. Raises UnknownServer."""
+
     def servers(self) -> Sequence[LoginServer]:
         """Return the configured servers."""
 

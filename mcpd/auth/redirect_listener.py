@@ -201,22 +201,31 @@ def _render_link(page: Page) -> str:
     return f'<p><a rel="noreferrer" href="{address}">{text}</a>'
 
 
-def _render(page: Page) -> bytes:
-    body = (
+PAGE_HEADERS = (
+    "Referrer-Policy: no-referrer\r\n"
+    "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'; style-src 'unsafe-inline'\r\n"
+)
+
+
+def page_body(page: Page) -> bytes:
+    return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
         f"<title>{html.escape(page.title)}</title>"
         "<style>body{font:1.1em system-ui;max-width:32em;margin:4em auto;padding:0 1em}"
         "@media(prefers-color-scheme:dark){body{background:#111;color:#eee}}</style>"
         f"<h1>{html.escape(page.title)}</h1><p>{html.escape(page.text)}{_render_link(page)}"
     ).encode()
+
+
+def _render(page: Page) -> bytes:
+    body = page_body(page)
     reason = "OK" if page.status == 200 else "Bad Request"
     head = (
         f"HTTP/1.1 {page.status} {reason}\r\n"
         "Content-Type: text/html; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\n"
-        "Referrer-Policy: no-referrer\r\n"
-        "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+        f"{PAGE_HEADERS}"
         "X-Content-Type-Options: nosniff\r\n"
         "Connection: close\r\n\r\n"
     )

@@ -24,6 +24,7 @@ from mcpd.auth.login_users import LoginServers, LoginUsers
 from mcpd.auth.oauth.authorization import more_scopes
 from mcpd.auth.oauth.challenges import Challenge, read_challenge
 from mcpd.auth.oauth.tokens import TokenRequest
+from mcpd.auth.person_login import LoginPages
 from mcpd.auth.renewal import LoginEvent
 from mcpd.auth.token_manager import ServerCredentials, TokenManager, request_to_revoke
 from mcpd.auth.token_store import StoredLogin, StoreError, TokenStore
@@ -163,15 +164,17 @@ class LoginService:
         challenge = self._users.challenge(params.server)
         return await self._begin(await self._request(params, challenge)).wait_offer()
 
-    async def link(self, name: str, challenge_fields: Sequence[str]) -> LoginAttempt:
+    async def link(
+        self, name: str, challenge_fields: Sequence[str], pages: LoginPages | None = None
+    ) -> LoginAttempt:
         """Begin a login, or join one, for an MCP client whose call was refused with this challenge.
-        Returns as soon as it has an offer.
+        Returns as soon as it has an offer. `pages`: where people on other machines log in.
 
         Raises McpdError if no login is possible, and if a person was asked for the same scopes before, or for
         more scopes MAX_STEP_UPS times.
         """
         challenge = read_challenge(challenge_fields) or self._users.challenge(name)
-        request = await self._request(LoginParams(server=name), challenge)
+        request = await self._request(LoginParams(server=name), challenge, pages)
         attempt = self._logins.find(request)
         if attempt is None:
             if challenge is not None and challenge.needs_more_scopes:
@@ -191,18 +194,26 @@ class LoginService:
             self._step_ups.pop((request.url, request.settings.account), None)
         return self._logins.begin(request)
 
-    async def _request(self, params: LoginParams, challenge: Challenge | None) -> LoginRequest:
+    async def _request(
+        self, params: LoginParams, challenge: Challenge | None, pages: LoginPages | None = None
+    ) -> LoginRequest:
         """Return what to log in to. A login for more scopes keeps the earlier ones (MCP 2026-07-28).
 
         Raises UnknownServer, Unsupported, LoginFailed.
         """
         spec = await self._resolve(params.server)
+        if bool(spec.person) is not (pages is not None):
+            raise Unsupported(
+                f"{spec.name}: only {spec.person or 'who runs mcpd'} can log in", server=spec.name
+            )
         credentials = await self._credentials_of(spec)
         stored = None if credentials.login is None else credentials.login.stored
         try:
             settings, secret_name = await with_named_client(spec.oauth, params, stored, self._fetch_secret)
         except LoginError as error:
             raise login_failed(error, spec.name) from None
+        if pages is not None:
+            settings = attrs.evolve(settings, redirect_uri=None)
         await self._manager.credentials_for(spec.name, spec.url, settings)
         needed = challenge.scopes or () if challenge is not None and challenge.needs_more_scopes else None
         earlier: tuple[str, ...] = ()
@@ -210,13 +221,15 @@ class LoginService:
             before = () if stored is None else more_scopes(stored.requested_scopes, stored.tokens.scopes)
             earlier = more_scopes(before, params.scopes, needed)
         return LoginRequest(
-            server=spec.name,
+            server=spec.name.partition("~")[0],
             url=spec.url,
             settings=settings,
             client_secret_name=secret_name,
             ca_file=spec.ca_file,
             challenge=challenge,
             earlier_scopes=earlier,
+            person=spec.person,
+            pages=pages,
         )
 
     def answer(self, params: LoginAnswerParams) -> None:
@@ -251,7 +264,7 @@ class LoginService:
 
     async def _resolve(self, name: str) -> RemoteSpec:
         """Return a server's definition with its secrets. Raises UnknownServer, Unsupported, LoginFailed."""
-        spec = self._servers.get(name).spec
+        spec = self._servers.get_any(name).spec
         if not isinstance(spec, RemoteSpec):
             raise Unsupported(
                 f"{name} is a program on this machine, so mcpd cannot log in to it: see its documentation",

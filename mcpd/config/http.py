@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 import attrs
 import msgspec
 
+from mcpd.config.oauth import WrittenOAuth
 from mcpd.config.structuring import Url, field, object_schema, register, set_members, text
 from mcpd.model.codec import Invalid, converter
 from mcpd.model.record import Record
+from mcpd.model.server_spec import OAuthSettings
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -85,6 +87,14 @@ def _tls(value: object) -> TlsFiles | str:
     return files
 
 
+def _client(value: object) -> OAuthSettings:
+    return OAuthSettings(**set_members(converter.structure(value, WrittenOAuth)))
+
+
+Client = NewType("Client", OAuthSettings)
+register(Client, _client, object_schema(WrittenOAuth))
+
+
 @attrs.frozen(kw_only=True)
 class JwtSettings(Record):
     """Which access tokens of an authorization server are accepted (RFC 9068)."""
@@ -94,6 +104,7 @@ class JwtSettings(Record):
     jwks: Url | None = field("The URL of its keys. Default: the one in the issuer's metadata.")
     person: str = field("The claim that identifies a person.", "sub")
     groups: str = field("The claim with the groups of a person.", "groups")
+    login: Client | None = field("The client as which mcpd finds out whose browser it is.")
 
 
 def _jwt(value: object) -> JwtSettings:
@@ -182,6 +193,14 @@ class HttpSettings:
                 "to serve this machine only, use 127.0.0.1"
             )
         return ""
+
+    @property
+    def origin(self) -> str:
+        """The origin at which people reach it: that of the audience, if it is a URL."""
+        parts = urlsplit("" if self.jwt is None else self.jwt.audience)
+        if parts.scheme in ("http", "https"):
+            return f"{parts.scheme}://{parts.netloc}"
+        return f"{self.scheme}://{self.hosts[0] if self.hosts else self.listen}"
 
     @property
     def scheme(self) -> str:

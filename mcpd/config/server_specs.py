@@ -414,7 +414,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
             return None
         if "url" not in self.unresolved:
             self._check_url(kind, written.url)
-        return RemoteSpec(
+        spec = RemoteSpec(
             **common,  # type: ignore[arg-type]  # the names and types are those of ServerSpec
             kind=kind,
             url=written.url,
@@ -423,6 +423,10 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
             ca_file=self._local_path(written.ca_file),
             oauth=oauth,
         )
+        has_people = self.settings.http is not None and self.settings.http.jwt is not None
+        if has_people and "share" not in self.present and spec.may_log_in and oauth.grant == "code":
+            spec = attrs.evolve(spec, share="person")  # nobody uses the login of another
+        return spec
 
     def _local_path(self, path: str | None) -> str | None:
         return None if path is None else os.path.normpath(self.base_dir / expand_home(path, self.environ))

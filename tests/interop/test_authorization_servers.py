@@ -37,7 +37,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class Browser:
     """A person who fills in every form that the authorization server shows."""
 
-    def __init__(self) -> None:
+    def __init__(self, person: str = "ada") -> None:
+        self._person = person
         cookies = urllib.request.HTTPCookieProcessor(CookieJar())
         self._opener = urllib.request.build_opener(_NoRedirect, cookies, urllib.request.ProxyHandler({}))
 
@@ -59,9 +60,8 @@ class Browser:
                 return page
         raise AssertionError(f"the authorization server shows forms for ever, now at {url}")
 
-    @staticmethod
-    def _fill_in(page: str) -> dict[str, str]:
-        form = {"login": "ada", "password": "any"} if 'name="login"' in page else {}
+    def _fill_in(self, page: str) -> dict[str, str]:
+        form = {"login": self._person, "password": "any"} if 'name="login"' in page else {}
         for found in re.findall(r"<input[^>]*>", page):
             attributes = dict(re.findall(r'(\w+)="([^"]*)"', found))
             if attributes.get("type") == "hidden":

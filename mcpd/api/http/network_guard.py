@@ -47,7 +47,7 @@ class NetworkGuard(RequestGuard):
         origin = f"{self._settings.scheme}://{self._host(head)}"
         if (head.get(b"origin") or origin).lower() != origin:
             raise self._forbidden("requests of web pages are refused", head, b"origin")
-        if head.path in self._open_paths or head.path.startswith("/.well-known/"):
+        if head.path in self._open_paths or head.path.startswith(("/.well-known/", "/login/")):
             return Admission(self._open_paths.get(head.path, 0), False)
         self.person(head)
         return _AUTHENTICATED

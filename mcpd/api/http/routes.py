@@ -38,19 +38,21 @@ from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
 from mcpd.api.mcp.scope import EndpointScope
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.config.http import Address, HttpSettings, TlsFiles
+from mcpd.config.http import Address, HttpSettings, JwtSettings, TlsFiles
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
 from mcpd.model.policy import ALL_SERVERS, SURFACES
+from mcpd.model.server_spec import NO_SETTINGS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
-    from mcpd.api.http.access_tokens import Person
+    from mcpd.api.http.access_tokens import AccessTokens, Person
     from mcpd.api.http.cluster import Cluster
     from mcpd.api.http.network_guard import NetworkGuard
     from mcpd.api.http.tls import TlsServer
+    from mcpd.auth.person_login import LoginPages
 
 log = logging.getLogger("mcpd.http")
 
@@ -59,6 +61,7 @@ LIVE, READY = "/livez", "/readyz"
 MCP = "/mcp"
 METRICS = "/metrics"
 RPC = "/rpc"
+LOGIN = "/login/"
 TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "http.json"
 """In the runtime directory; tells other programs where the port is."""
@@ -256,6 +259,7 @@ class HttpApi:
             from mcpd.api.http.access_tokens import AccessTokens
 
             tokens = AccessTokens(settings.jwt, gateway.core.environ)
+            gateway.core.login_pages = _login_pages(settings, settings.jwt, tokens, gateway.core.environ)
         guard = NetworkGuard(settings, token, tokens, _OPEN)
         self._network_guards.append(guard)
         routes = HttpRoutes(
@@ -315,6 +319,8 @@ class RouteHandler:
         network, control = self._routes.network, self._routes.control
         if path == RPC and control is not None:
             return lambda _, exchange: self._open_control(control, exchange)
+        if network is not None and path.startswith(LOGIN):
+            return self._serve_login
         if (
             network is not None
             and path.startswith("/.well-known/")
@@ -378,6 +384,13 @@ class RouteHandler:
         else:
             exchange.redirect()
 
+    def _serve_login(self, _: bytes, exchange: HttpExchange) -> None:
+        pages, head = self._operations.login_pages, exchange.head
+        if pages is None or head.method != "GET":
+            _not_found(b"", exchange)
+        else:
+            self._spawn(partial(_show_login, pages, exchange))
+
     def _serve_monitoring(self, _: bytes, exchange: HttpExchange) -> None:
         path = exchange.head.path
         if exchange.head.method not in ("GET", "HEAD"):
@@ -424,6 +437,32 @@ class RouteHandler:
             self._operations.clients.remove(handler.principal.connection)
             handler.close(reason)
         self._people.clear()
+
+
+def _login_pages(
+    settings: HttpSettings, jwt: JwtSettings, tokens: AccessTokens, environ: Mapping[str, str]
+) -> LoginPages:
+    from mcpd.api.http.access_tokens import KeysUnknown, TokenRefused
+    from mcpd.auth.person_login import LoginPages
+
+    def identify(token: str) -> str:
+        try:
+            return tokens.verify(token.encode()).id
+        except (TokenRefused, KeysUnknown) as error:
+            raise ValueError(str(error) or "the keys of the issuer are not known yet") from None
+
+    client = jwt.login or NO_SETTINGS
+    return LoginPages(settings.origin, str(jwt.issuer), jwt.audience, client, identify, environ)
+
+
+async def _show_login(pages: LoginPages, exchange: HttpExchange) -> None:
+    from mcpd.auth.redirect_listener import PAGE_HEADERS, page_body
+
+    head = exchange.head
+    found = await pages.reply(head.path, head.query, head.get(b"cookie") or "")
+    lines = [f"{name}: {value}\r\n" for name, value in found.headers.items()]
+    headers = "".join([PAGE_HEADERS, *lines]).encode("latin-1")
+    exchange.respond(found.page.status, page_body(found.page), b"text/html; charset=utf-8", headers)
 
 
 def _refuse(error: BadRequest, _: bytes, exchange: HttpExchange) -> None:

@@ -181,7 +181,11 @@ class LoginLinkStage(Stage):
     links: LoginLinks
 
     def failed(self, call: Call, error: McpdError) -> Work | None:
-        return partial(self.links.wait_logged_in, call, error) if self.links.may_help(call, error) else None
+        if self.links.may_help(call, error):
+            return partial(self.links.wait_logged_in, call, error)
+        if call.server.spec.person and needs_login(error):
+            return partial(self.links.refuse_with_link, call, error)
+        return None
 
 
 class LoginLinks:
@@ -197,16 +201,20 @@ class LoginLinks:
 
     def may_help(self, call: Call, error: McpdError) -> bool:
         """Return whether the call failed because of a login, and its client can show a link."""
-        if isinstance(error, NotReady):
-            needs_login = error.state == ServerState.NEEDS_AUTH.value
-        else:
-            needs_login = isinstance(error, NeedsAuth)
         return (
-            needs_login
+            needs_login(error)
             and call.context.version >= R4
             and call.context.supports("elicitation", "url")
             and (call.slots.get(_SHOWN) or 0) < _MAX_LINKS
         )
+
+    async def refuse_with_link(self, call: Call, error: McpdError) -> None:
+        """Raise an error with the link for a person whose client cannot show one otherwise."""
+        name = (call.server.original or call.server).spec.name
+        link = await self._open(call, name, error)
+        text = f"{name}: you are not logged in. Open {link.page} in a browser, log in"
+        status = error.status if isinstance(error, NeedsAuth) else 401
+        raise NeedsAuth(f"{text}, and send the call again", server=name, status=status)
 
     async def wait_logged_in(self, call: Call, error: McpdError) -> None:
         """Show the client a link unless one is shown already, and return when somebody has logged in.
@@ -215,7 +223,8 @@ class LoginLinks:
         and LoginLinkOpen if it takes longer than a legacy client may wait for the call.
         """
         server = (call.server.original or call.server).spec.name
-        key = (call.caller.describe(call.context), server)
+        own = call.server.spec.name if call.server.spec.person else server
+        key = (call.caller.describe(call.context), own)
         call.slots[_SHOWN] = (call.slots.get(_SHOWN) or 0) + 1
         while (other := self._shown.get(key)) is not None:
             await other.ended.wait()
@@ -238,11 +247,14 @@ class LoginLinks:
             shown.ended.set()
 
     async def _open(self, call: Call, server: str, error: McpdError) -> LoginAttempt:
-        challenge = error.challenge if isinstance(error, NeedsAuth) else ()
+        challenge, operations = error.challenge if isinstance(error, NeedsAuth) else (), self._operations
         try:
-            return await (await self._operations.logins.service()).link(server, challenge)
-        except McpdError:
-            raise error from None
+            service = await operations.logins.service()
+            if call.server.spec.person:
+                return await service.link(call.server.spec.name, challenge, operations.login_pages)
+            return await service.link(server, challenge)
+        except McpdError as failure:
+            raise (failure if call.server.spec.person else error) from None
 
     async def _show(self, call: Call, link: LoginAttempt, key: _Key, error: McpdError) -> None:
         elicitation: dict[str, object] = {
@@ -326,6 +338,12 @@ class LoginLinks:
     ) -> None:
         if await _outcome(link) is None:
             self._notify_complete(caller, _json({"elicitationId": elicitation["elicitationId"]}))
+
+
+def needs_login(error: McpdError) -> bool:
+    if isinstance(error, NotReady):
+        return error.state == ServerState.NEEDS_AUTH.value
+    return isinstance(error, NeedsAuth)
 
 
 async def _outcome(link: LoginAttempt) -> McpdError | None:

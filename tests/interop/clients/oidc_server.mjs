@@ -1,6 +1,7 @@
 // An MCP server whose logins are those of oidc-provider, a certified authorization server: node oidc_server.mjs PORT
 // It rotates refresh tokens and ends a login whose old refresh token is used again.
 // `--dpop`: the MCP server accepts only tokens that are bound to a key.
+// `--jwt URL`: a resource of somebody else, for which access tokens are JWTs.
 import http from 'node:http'
 import Provider from 'oidc-provider'
 
@@ -8,6 +9,7 @@ const port = Number(process.argv[2])
 const dpop = process.argv.includes('--dpop')
 const issuer = `http://localhost:${port}`
 const resource = `${issuer}/mcp`
+const others = process.argv.filter((_, index) => process.argv[index - 1] === '--jwt')
 const stats = { refreshed: 0, failed: 0, calls: 0, refused: 0 }
 const valid = new Set()
 
@@ -23,6 +25,9 @@ const provider = new Provider(issuer, {
       defaultResource: () => undefined,
       useGrantedResource: () => true,
       getResourceServerInfo: (_, indicator) => {
+        if (others.includes(indicator)) {
+          return { scope: 'mcp', audience: indicator, accessTokenFormat: 'jwt', accessTokenTTL: 3600 }
+        }
         if (indicator !== resource) throw new Error(`unknown resource ${indicator}`)
         return { scope: 'mcp', audience: resource, accessTokenFormat: 'opaque', accessTokenTTL: 3600 }
       },
@@ -69,7 +74,7 @@ async function serveMcp(request, response) {
     initialize: { protocolVersion: '2025-11-25', capabilities: { tools: {} }, serverInfo: { name: 'oidc', version: '1' } },
     ping: {},
     'tools/list': { tools: [{ name: 'echo', inputSchema: { type: 'object' } }] },
-    'tools/call': { content: [{ type: 'text', text: 'done' }] },
+    'tools/call': { content: [{ type: 'text', text: found.accountId }] },
   }
   if (method === 'tools/call') stats.calls += 1
   const result = results[method]

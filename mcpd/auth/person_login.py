@@ -1,0 +1,253 @@
+"""Logins of people on other machines, each in a browser of their own, at pages of mcpd's network port.
+
+    GET /login/ID ─> the issuer of access tokens ─> /login/callback ─> a page that names person, server and
+    scopes ─> the authorization server of the MCP server ─> /login/SERVER/callback
+
+What must not happen is that one person's account serves another. Mallory could begin a login and send Alice
+its link (her account would serve him), or let her browser finish one that he began (his account would get her
+data; "login CSRF"). So a link works only in a browser that proves to be its person's: it logs in at the same
+issuer, for the same audience, as the person's editor does, and what the access token says decides. The proof
+is bound to this browser by a cookie that other origins cannot set or read, and that both callbacks require.
+Whoever gets a link, the address of an authorization server, or an answer cannot use it without the cookie. An
+access token is used for this only if mcpd requested it itself: one that an MCP client brings proves nothing
+about a browser.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from mcpd.auth.clients import choose_client, client_authentication
+from mcpd.auth.discovery import Discovery, LoginError, find_authorization_server, step_failed
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
+from mcpd.auth.oauth.authorization import (
+    AnswerError,
+    AuthorizationRequest,
+    UnrelatedAnswer,
+    build_request,
+    new_secret,
+    read_answer,
+)
+from mcpd.auth.oauth.metadata import MetadataError, check_for_code_grant
+from mcpd.auth.oauth.quirks import quirks_of
+from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.auth.oauth.tokens import TokenError, code_request
+from mcpd.auth.redirect_listener import Page, ShowPage
+from mcpd.model.server_spec import OAuthSettings
+
+PATH = "/login/"
+"""All pages are below it."""
+_PROOF = "/login/callback"
+_MAX_BROWSERS = 8
+"""Browsers that may have opened a link and not finished."""
+_MAX_AGE = 600
+_SEE_OTHER = 303
+
+
+@attrs.frozen
+class Reply:
+    """What a browser gets."""
+
+    page: Page
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+
+_NOT_HERE = Reply(
+    Page(400, "Not for this browser", "Open the link that your editor shows again, in this browser.")
+)
+
+
+@attrs.define(eq=False)
+class PersonListener:
+    """Waits for the browser of one person, as `RedirectListener` does for one on this machine."""
+
+    uri: str
+    """The redirect URI."""
+    person: str
+    _pages: LoginPages
+    take: ShowPage | None = None
+    show: ShowPage | None = None
+
+    def url(self, path: str) -> str:
+        return self._pages.origin + path
+
+    async def serve(self, take: ShowPage, pages: Mapping[str, ShowPage]) -> None:
+        """See `RedirectListener.serve`; there is one page."""
+        ((path, self.show),) = pages.items()
+        self.take = take
+        with self._pages.waiting(path, self):
+            await trio.sleep_forever()
+
+
+@attrs.define(eq=False)
+class _Browser:
+    """One that has opened a link. It is found by its cookie."""
+
+    listener: PersonListener
+    found: Discovery
+    client: ClientRegistration
+    proof: AuthorizationRequest | None
+    """Not answered yet."""
+    is_proven: bool = False
+    """Whether it is that of the person."""
+
+
+class LoginPages:
+    """The pages below PATH at `origin`.
+
+    `client`: which client mcpd is at the issuer, with the scopes to request. `identify` returns whom an
+    access token is about, as `PersonListener.person`. It raises ValueError if it is about nobody.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        issuer: str,
+        audience: str,
+        client: OAuthSettings,
+        identify: Callable[[str], str],
+        environ: Mapping[str, str],
+    ) -> None:
+        self.origin = origin
+        self._issuer, self._audience, self._settings = issuer, audience, client
+        self._scopes = client.scopes or ("openid",)
+        self._identify, self._environ = identify, environ
+        self._waiting: dict[str, PersonListener] = {}
+        self._browsers: dict[str, _Browser] = {}
+        is_secure = origin.startswith("https:")
+        self._cookie_name = "__Host-mcpd-login-" if is_secure else "mcpd-login-"
+        self._cookie_end = f"Path=/; Max-Age={_MAX_AGE}; HttpOnly; SameSite=Lax{'; Secure' * is_secure}"
+
+    @asynccontextmanager
+    async def open_listener(self, server: str, person: str) -> AsyncIterator[PersonListener]:
+        """Return where the browser of a person returns to after a login to a server."""
+        # The path names the server, so that an answer of one is never taken for that of another.
+        yield PersonListener(f"{self.origin}{PATH}{server}/callback", person, self)
+
+    @contextmanager
+    def waiting(self, path: str, listener: PersonListener) -> Iterator[None]:
+        """While the block runs, the link works."""
+        self._waiting[path] = listener
+        try:
+            yield
+        finally:
+            del self._waiting[path]
+            self._browsers = {
+                value: each for value, each in self._browsers.items() if each.listener is not listener
+            }
+
+    async def reply(self, path: str, query: str, cookies: str) -> Reply:
+        """Answer a GET. `cookies`: the value of its header."""
+        listener = self._waiting.get(path)
+        try:
+            if listener is not None:
+                return await self._begin(listener)
+            return await self._continue(path, query, self._known(cookies))
+        except LoginError as error:
+            text = f"mcpd cannot find out at {self._issuer} who you are: {error}"
+            return Reply(Page(400, "Not logged in", text))
+
+    def _known(self, cookies: str) -> list[_Browser]:
+        """Return what this browser has begun."""
+        try:
+            values = [
+                each.value
+                for name, each in SimpleCookie(cookies).items()
+                if name.startswith(self._cookie_name)
+            ]
+        except CookieError:
+            return []
+        return [self._browsers[value] for value in values if value in self._browsers]
+
+    async def _begin(self, listener: PersonListener) -> Reply:
+        """Send the browser to the issuer, to prove whose it is."""
+        fetch = GuardedFetch(self._issuer, self._environ)
+        found = await self._discover(fetch)
+        redirect_uri = self.origin + _PROOF
+        client = await choose_client(
+            fetch, found, self._settings, redirect_uri=redirect_uri, scopes=self._scopes, known=()
+        )
+        proof = build_request(
+            found.server,
+            client_id=client.client_id,
+            redirect_uri=redirect_uri,
+            resource=found.resource,
+            scopes=self._scopes,
+            extra=self._settings.extra_params,
+        )
+        others = [value for value, each in self._browsers.items() if each.listener is listener]
+        for value in others[: 1 - _MAX_BROWSERS]:
+            del self._browsers[value]
+        value = new_secret()
+        self._browsers[value] = _Browser(listener, found, client, proof)
+        name = self._cookie_name + hashlib.sha256(value.encode()).hexdigest()[:8]
+        headers = {"Location": proof.url, "Set-Cookie": f"{name}={value}; {self._cookie_end}"}
+        return Reply(Page(_SEE_OTHER, "Log in", "", proof.url, urlsplit(proof.url).netloc), headers)
+
+    async def _discover(self, fetch: GuardedFetch) -> Discovery:
+        """Raises LoginError."""
+        server = await find_authorization_server(fetch, self._settings, self._issuer)
+        if server is None:
+            raise LoginError("authorization server", "it has no metadata at its well-known URLs")
+        try:
+            check_for_code_grant(server)
+        except MetadataError as error:
+            raise LoginError("authorization server", str(error)) from None
+        resource = self._settings.resource
+        if resource is None and urlsplit(self._audience).scheme in ("http", "https"):
+            resource = self._audience
+        return Discovery(server, self._audience, resource or None, None, None, quirks_of(server.issuer))
+
+    async def _continue(self, path: str, query: str, browsers: list[_Browser]) -> Reply:
+        reply = _NOT_HERE
+        for browser in browsers:
+            proof, listener = browser.proof, browser.listener
+            if path == _PROOF and proof is not None:
+                try:
+                    code = read_answer(proof, query)
+                except UnrelatedAnswer:
+                    continue
+                except AnswerError as error:
+                    raise LoginError("answer", str(error)) from None
+                browser.proof = None
+                return await self._prove(browser, proof, code)
+            if browser.is_proven and path == urlsplit(listener.uri).path:
+                assert listener.take is not None
+                reply = Reply(await listener.take(query))
+                if reply.page.status == 200:
+                    break
+        return reply
+
+    async def _prove(self, browser: _Browser, proof: AuthorizationRequest, code: str) -> Reply:
+        """Show the page that leads on, if the browser is that of the person."""
+        found, listener = browser.found, browser.listener
+        assert found.server.token_endpoint is not None
+        assert listener.show is not None
+        request = code_request(
+            found.server.token_endpoint,
+            client_authentication(browser.client, self._settings),
+            code,
+            redirect_uri=proof.redirect_uri,
+            verifier=proof.verifier,
+            resource=found.resource,
+        )
+        fetch = GuardedFetch(self._issuer, self._environ)
+        try:
+            tokens = await request_tokens(fetch, request, requested=self._scopes)
+            person = self._identify(tokens.access_token)
+        except (FetchError, TokenError) as error:
+            raise step_failed("token", error) from None
+        except ValueError as error:
+            raise LoginError("token", str(error)) from None
+        if person != listener.person:
+            text = f"You are {person}, and this link is for somebody else. Do not use links of other people."
+            return Reply(Page(403, "Not for you", text))
+        browser.is_proven = True
+        return Reply(await listener.show(""))
