@@ -181,6 +181,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
 
     return SimpleNamespace(
         replica=ALONE,
+        shared=None,
         supervisor=FakeSupervisor(
             servers=lambda: list(servers),
             everything=lambda: list(servers),
