@@ -26,6 +26,7 @@ from ctl.cli.errors import (
     AuthNeeded,
     CtlError,
     DaemonError,
+    DaemonUnreachable,
     NotFound,
     ServerNotReady,
     TimedOut,
@@ -150,6 +151,8 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
     try:
         listed = cli.call("mcpd/tools").value["tools"]
         found = _find_tools(cli, name, [(str(tool["server"]), str(tool["name"])) for tool in listed])
+    except DaemonUnreachable:
+        raise
     except CtlError:  # errors in the command line do not depend on the daemon
         return split_target(words, "tool")
     if len(found) == 1:

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import click
 
-from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable, UsageError, WriteFailed
+from ctl.cli.errors import CtlError, DaemonError, UsageError, WriteFailed
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, labelled_lines, paint, table
 from ctl.cli.text import count
 from ctl.commands.add_remove_apply import apply, reload, show_applied
-from ctl.daemon import systemd
-from ctl.explain.config_check import check_config, next_environment
+from ctl.explain.config_check import check_config, configuration_path, file_elsewhere
 from mcpd.config import definition_view
 from mcpd.config.check_document import ConfigDocument
-from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
+from mcpd.config.loader import NO_FILE, parse_document, read_document
 from mcpd.files.atomic import write_atomically
 from mcpd.model.errors import BadSpec
 
@@ -53,7 +52,7 @@ def validate(cli: CliContext, file: str | None) -> int:
     their location and fix, and exits with 2.
     """
     try:
-        document = read_document(Path(file) if file else None, os.environ)
+        document = read_document(Path(file) if file else _file_of_daemon(cli), os.environ)
         checked = check_config(cli, document, _content(document))
     except BadSpec as error:
         raise DaemonError({"message": f"{error.source or file} is invalid", "data": error.data()}) from None
@@ -71,6 +70,14 @@ def validate(cli: CliContext, file: str | None) -> int:
             f": {', '.join(names)}" if names else "",
         )
     return 0
+
+
+def _file_of_daemon(cli: CliContext) -> Path | None:
+    """Return the file of the daemon; None if this shell leads to it, or the daemon does not answer."""
+    try:
+        return file_elsewhere(configuration_path(cli)[0], os.environ)
+    except CtlError:
+        return None
 
 
 def _content(document: ConfigDocument) -> bytes | None:
@@ -164,21 +171,6 @@ def edit(cli: CliContext) -> int:
             if choice == "k":
                 break
     return _save(cli, path, before, data, running)
-
-
-def configuration_path(cli: CliContext) -> tuple[Path, bool]:
-    """Return the configuration file, which may not exist, and whether a daemon is running. Starts none."""
-    cli.may_start = False
-    try:
-        if not systemd.would_start_service(cli.socket):
-            return Path(cli.call("mcpd/config", timeout=10.0).value["path"]), True
-        environ = next_environment(cli.socket, os.environ).variables
-    except DaemonUnreachable:
-        environ = os.environ
-    try:
-        return default_path(environ), False
-    except BadSpec as error:
-        raise DaemonError({"message": str(error), "data": error.data()}) from None
 
 
 def _run_editor(draft: Path) -> None:

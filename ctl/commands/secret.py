@@ -14,8 +14,8 @@ from ctl.cli.arguments import seconds_option
 from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint, table
-from ctl.commands.config_edit import configuration_path
 from ctl.daemon.client import Json
+from ctl.explain.config_check import configuration_path
 from ctl.show.progress import change_each, failed_member, hint_for, show_errors
 from ctl.show.status import BROKEN
 from mcpd.config.edit_config_file import put_variable

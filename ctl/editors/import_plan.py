@@ -40,6 +40,7 @@ from ctl.editors.secrets import (
     replace_text,
 )
 from ctl.editors.variables import NeededSecret, secret_reference
+from ctl.explain.config_check import next_environment
 from ctl.explain.next_steps import config_step
 from mcpd.config.edit_config_file import put_servers
 from mcpd.config.in_place_edits.document import read_document
@@ -353,7 +354,9 @@ def find_import_target(cli: CliContext) -> ImportTarget:
         path, running, active, was_read = Path(), False, frozenset[str](), False
     problems: list[Problem] = []
     try:
-        path = path if running else default_path({**os.environ, "MCPD_SERVERS": ""})
+        if not running:
+            variables = next_environment(cli.socket, os.environ).variables
+            path = default_path({**variables, "MCPD_SERVERS": ""})
         found = read_layout(read_document(path).value, problems, [])
         if was_read and not path.exists():
             fix = "restore it, or create it with the content {} to begin without its servers"

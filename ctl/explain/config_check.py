@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ctl.cli.errors import CtlError, DaemonUnreachable
+from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.daemon import systemd
 from mcpd.config.check_document import ConfigDocument, check
+from mcpd.config.loader import candidate_paths, default_path
 from mcpd.config.next_step import unset_variables
 from mcpd.model.errors import BadSpec, Problem
 
@@ -75,6 +77,27 @@ def next_environment(socket: str, environ: Mapping[str, str]) -> NextEnvironment
         with suppress(CtlError):  # systemctl does not answer
             variables = systemd.service_environment()
     return NextEnvironment(variables, of_service)
+
+
+def configuration_path(cli: CliContext) -> tuple[Path, bool]:
+    """Return the configuration file, which may not exist, and whether a daemon is running. Starts none."""
+    cli.may_start = False
+    with suppress(DaemonUnreachable):
+        if not systemd.would_start_service(cli.socket):
+            return Path(cli.call("mcpd/config", timeout=_TIMEOUT).value["path"]), True
+    try:
+        return default_path(next_environment(_socket(cli), os.environ).variables), False
+    except BadSpec as error:
+        raise DaemonError({"message": str(error), "data": error.data()}) from None
+
+
+def file_elsewhere(path: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the daemon's file `path`, unless `environ` names a file itself or leads to the same one.
+
+    A unit can name another file (`MCPD_CONFIG`) than the shell.
+    """
+    is_named = environ.get("MCPD_CONFIG") or environ.get("MCPD_SERVERS")
+    return None if is_named or path in candidate_paths(None, environ) else path
 
 
 def _socket(cli: CliContext) -> str:

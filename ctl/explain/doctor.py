@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable
@@ -12,13 +13,13 @@ from ctl.cli.text import count
 from ctl.daemon.client import DaemonClient, Json
 from ctl.explain import checks
 from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding
-from ctl.explain.config_check import next_environment
+from ctl.explain.config_check import file_elsewhere, next_environment
 from ctl.explain.daemon import DaemonFacts
 from ctl.explain.environment import login_environment
 from ctl.explain.next_steps import config_step, next_step
 from ctl.show.status import effect_of_problems, failure_summary, impairment, waiting_summary
 from mcpd.config.check_document import LoadedConfig, check
-from mcpd.config.loader import read_document
+from mcpd.config.loader import default_path, read_document
 from mcpd.files import paths
 from mcpd.model.errors import BadSpec
 
@@ -145,15 +146,16 @@ def _check_configuration(
 ) -> Iterator[Finding]:
     """Report the daemon's view if it is running: its environment may have variables that ours lacks.
 
-    `environ` determines which file is read, and `variables` are those that it may refer to.
+    `variables` are those that the file may refer to, and name it unless `environ` does.
     """
     failed: BadSpec | None = None
+    status = report.daemon.status if report.daemon is not None else None
     try:
-        report.loaded = check(read_document(None, environ), variables)
+        used = Path(status["config"]["path"]) if status is not None else default_path(variables)
+        report.loaded = check(read_document(file_elsewhere(used, environ), environ), variables)
     except BadSpec as error:
         failed = error
     path = report.loaded.path if report.loaded else ""
-    status = report.daemon.status if report.daemon is not None else None
     if status is not None:
         config = status["config"]
         path = config["path"]

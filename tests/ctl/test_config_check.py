@@ -44,6 +44,27 @@ def test_path_of_the_configuration_does_not_start_the_service(
     assert daemon.requests == []
 
 
+@pytest.mark.parametrize("state", ["running", "stopped"])
+def test_file_that_only_the_unit_names_is_the_one_to_validate(
+    mcpctl: Mcpctl, daemon: FakeDaemon, file: Path, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`MCPD_CONFIG` in the unit, which the shell does not have; also after `daemon stop`."""
+    monkeypatch.delenv("MCPD_CONFIG", raising=False)
+    if state == "running":
+        daemon.answers["mcpd/config"] = {"source": str(file), "path": str(file), "servers": {}}
+        mine = mcpctl
+    else:
+        monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
+        monkeypatch.setattr(systemd, "service_environment", lambda: {"MCPD_CONFIG": str(file)})
+        mine = Mcpctl("", mcpctl.capsys, {**mcpctl.environ, "MCPD_SOCKET": f"{daemon.path}.none"})
+    ran = mine("config", "validate")
+    assert mine("config", "path").out == f"{file}\n"
+    assert f"{file}: valid, 1 server: a" in ran.out or f"{file} is invalid" in ran.err, ran
+    with monkeypatch.context() as shell:
+        shell.setenv("MCPD_CONFIG", "/named/by/the/shell.json")
+        assert "/named/by/the/shell.json" in mine("config", "validate").err
+
+
 def configuration(mcpctl: Mcpctl, file: Path) -> list[Finding]:
     environ = {**os.environ, **mcpctl.environ, "MCPD_CONFIG": str(file)}
     report = run_checks(CliContext(environ), environ, shell=False)

@@ -182,7 +182,8 @@ def test_no_start_variable_prevents_starting(place: Place) -> None:
     assert (code, talk) == (3, "")
     assert "MCPD_NO_START prevents" in words
     assert "mcpctl daemon start" in words
-    for done in (place.ctl("status", "--no-start"), place.ctl("status", MCPD_NO_START="1")):
+    lacks = place.ctl("call", "add", "a=1", MCPD_NO_START="1")  # a tool without a server: the daemon knows it
+    for done in (place.ctl("status", "--no-start"), place.ctl("status", MCPD_NO_START="1"), lacks):
         assert done.returncode == 3
         assert "mcpctl daemon start" in done.stderr
     assert place.started() == []
