@@ -28,7 +28,7 @@ from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.schema_checker import schema_checker_pids
 from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
-from mcpd.config.http import ClusterSettings, HttpSettings
+from mcpd.config.http import ClusterSettings, HttpSettings, TlsFiles
 from mcpd.deferred import DeferredHttp, DeferredLoginService
 from mcpd.files import paths
 from mcpd.files.paths import UnusablePath
@@ -103,14 +103,17 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         store = PortStore(options.socket, inherited_fds)
         runtime = paths.socket_directory(options.socket)
         stack.enter_context(instance_lock.hold_instance_lock(options.socket))
+        certificate_problem = _certificate_problem(options)
         unix, ports, http_problem = listeners.open_listeners(
             options.socket,
             inherited_fds.values(),
             stack,
             store,
-            http=None if options.http is None else options.http.listen,
+            http=None if options.http is None or certificate_problem else options.http.listen,
             is_required=options.is_http_option,
         )
+        if certificate_problem:
+            ports, http_problem = [], certificate_problem
         if labels.INSTANCE_VARIABLE not in options.environ:
             # mcpctl started it from within a server of another daemon: it is not a part of that server.
             labels.drop_own_label()
@@ -129,6 +132,24 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         daemon = _Daemon(options, redactor, instance, unix, ports, store, runtime, ends, http_problem)
         await daemon.run()
     log.info("stopped")
+
+
+def _certificate_problem(options: DaemonOptions) -> str:
+    """Return why the port in the settings cannot be opened: clients of the Unix socket must not be affected.
+
+    Raises OSError if `--http` was given.
+    """
+    if options.http is None or not isinstance(options.http.tls, TlsFiles):
+        return ""
+    from mcpd.api.http.tls import TlsServer
+
+    try:
+        TlsServer(options.http.tls)
+    except OSError as error:
+        if options.is_http_option:
+            raise
+        return f"http: {error.strerror}, then run `mcpctl config reload`"
+    return ""
 
 
 def _describe_crash(instance: str, killed: int) -> str:
@@ -304,8 +325,10 @@ class _Daemon:
         if self._http.listener is not None:
             return f"http: {http.listen} is not used, because mcpd listens at {self._http.listener.url}"
         try:
-            listener = self._open_ports.enter_context(listeners.bind_tcp(http.listen))
-            self._http.accept(self._open_port(listener, http))
+            with ExitStack() as opened:
+                listener = opened.enter_context(listeners.bind_tcp(http.listen))
+                self._http.accept(self._open_port(listener, http, opened))
+                self._open_ports.enter_context(opened.pop_all())
         except OSError as error:
             return f"http: {error.strerror}, then run `mcpctl config reload`"
         except (UnusablePath, Unsupported) as error:
@@ -327,13 +350,13 @@ class _Daemon:
             self._stop_requested.set()
 
     async def run(self) -> None:
-        with self._open_ports:
-            await self._run([self._open_port(each, self._options.http) for each in self._ports])
+        with self._open_ports as opened:
+            await self._run([self._open_port(each, self._options.http, opened) for each in self._ports])
 
-    def _open_port(self, listener: sockets.socket, http: HttpSettings | None) -> HttpPort:
-        """Return the port, which `_open_ports` closes. Raises UnusablePath, OSError."""
+    def _open_port(self, listener: sockets.socket, http: HttpSettings | None, stack: ExitStack) -> HttpPort:
+        """Return the port, which `stack` closes. Raises UnusablePath, OSError."""
         required = self._options.require_http_token
-        return self._open_ports.enter_context(
+        return stack.enter_context(
             self._http.api.open_port(listener, self._state, self._runtime, required, http)
         )
 

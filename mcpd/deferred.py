@@ -100,6 +100,10 @@ class DeferredHttp:
     def listener(self) -> HttpListener | None:
         return None if self._api is None else self._api.listener
 
+    @property
+    def problem(self) -> str:
+        return "" if self._api is None else self._api.problem
+
     def accept(self, port: HttpPort) -> None:
         """Serve another port. Raises Unsupported."""
         if self._accept is None:

@@ -79,6 +79,10 @@ class HttpAccess(Protocol):
     def listener(self) -> HttpListener | None:
         """The port that serves HTTP, if one is open."""
 
+    @property
+    def problem(self) -> str:
+        """Why a renewed certificate is not used; usually empty."""
+
     def dashboard_link(self) -> DashboardLink:
         """Return a one-time address of the dashboard, and open a port for it first if there is none.
 
@@ -147,9 +151,13 @@ class Operations:
     def _warnings(self) -> tuple[str, ...]:
         """Return what cannot be saved, and what could not be read."""
         kept = () if self.store is None else self.store.warnings
-        shared = () if self.shared is None or not self.shared.problem else (self.shared.problem,)
-        problem = self.logins.problem
-        return (*kept, *shared, f"{problem}; mcpctl login --list") if problem else (*kept, *shared)
+        if self.shared is not None and self.shared.problem:
+            kept += (self.shared.problem,)
+        if problem := self.logins.problem:
+            kept += (f"{problem}; mcpctl login --list",)
+        if problem := self.http.problem:
+            kept += (f"{problem}; the old certificate is used; correct the files",)
+        return kept
 
     async def wait_saved(self) -> tuple[str, ...]:
         """Wait until all changes of the state are saved. Return warnings if that has failed.

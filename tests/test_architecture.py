@@ -51,8 +51,8 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_165,
-    "mcpd/api": 7_082,
+    "mcpd": 1_200,
+    "mcpd/api": 7_105,
     "mcpd/auth": 5_714,
     "mcpd/calls": 7_122,
     "mcpd/client": 1_682,
@@ -68,10 +68,10 @@ LINES = {
     "mcpd/supervision": 4_347,
     "mcpd/transports": 5_127,
     "mcpd/wire": 1_322,
-    "ctl": 5_747,
-    "ctl/bridge": 1_876,
-    "ctl/commands": 4_795,
-    "ctl/editors": 4_529,
+    "ctl": 5_759,
+    "ctl/bridge": 1_879,
+    "ctl/commands": 4_860,
+    "ctl/editors": 4_554,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""

@@ -240,6 +240,34 @@ def test_new_key_is_fetched_when_a_token_names_it(daemon: Daemon, issuer: Issuer
         wait_until(lambda: ask(http, "/mcp", "tools/list").status_code == 200, lambda: daemon.log)
 
 
+def test_unusable_certificate_affects_the_port_only(tmp_path: Path) -> None:
+    """Neither at the start nor after a renewal does it end the daemon, and `status` tells of both."""
+    tls = make_certificate(tmp_path)
+    usable = (tmp_path / "cert.pem").read_bytes()
+    (tmp_path / "cert.pem").write_text("no certificate")
+    http = {"listen": "127.0.0.1:0", "tls": tls}
+    with running(tmp_path, {"one": fake()}, settings={"http": http}) as daemon, daemon.client() as control:
+        daemon.wait_connected("one")
+        for _ in range(2):  # what the first attempt has opened is not in the way of the next one
+            status = control.request("mcpd/status")
+            (warning,) = status["config"]["warnings"]
+            assert f"cannot use {tls['certificate']} with {tls['key']}" in warning
+            assert status["daemon"]["http"] is None
+            control.request("mcpd/reload")
+        (tmp_path / "cert.pem").write_bytes(usable)
+        control.request("mcpd/reload")
+        assert not control.request("mcpd/status")["config"].get("warnings")
+        (tmp_path / "key.pem").write_text("no key")
+        (warning,) = control.request("mcpd/status")["daemon"]["warnings"]
+        assert "the old certificate is used" in warning
+        with client(daemon) as other:
+            assert other.get("/readyz").status_code == 200
+        make_certificate(tmp_path)
+        assert not control.request("mcpd/status")["daemon"].get("warnings")
+        with client(daemon) as other:
+            assert other.get("/readyz").status_code == 200
+
+
 def test_daemon_that_stops_finishes_its_calls(tmp_path: Path) -> None:
     """A balancer sees first that it must send requests elsewhere."""
     http = {"listen": "127.0.0.1:0", "tls": make_certificate(tmp_path)}

@@ -136,6 +136,7 @@ class HttpApi:
         self._bodies = BodyBudget()
         self._socket_routes = HttpRoutes(self, self._endpoint, UnixGuard(), "user", serves_rpc=True)
         self._network_guards: list[NetworkGuard] = []
+        self._certificates: list[TlsServer] = []
         self._control = RemoteControl(gateway)
         self.is_stopping = False
         """Whether `/readyz` says that this daemon takes no new clients."""
@@ -155,6 +156,11 @@ class HttpApi:
     def serves_network(self) -> bool:
         """Whether a port is open for other machines."""
         return bool(self._network_guards)
+
+    @property
+    def problem(self) -> str:
+        """Why a renewed certificate cannot be used; empty if there is none, or it is in use."""
+        return next((problem for each in self._certificates if (problem := each.renew())), "")
 
     @property
     def unready(self) -> str:
@@ -195,7 +201,7 @@ class HttpApi:
     ) -> Iterator[HttpPort]:
         """Publish the port's address (status, `http.json`) until the block is left.
 
-        Raises UnusablePath before publishing anything if the token cannot be used, and OSError if the
+        Raises before publishing anything: UnusablePath if the token cannot be used, and OSError if the
         certificate cannot.
         """
         host, port = listener.getsockname()[:2]
@@ -204,6 +210,11 @@ class HttpApi:
         token = load_token(file) if require_token else None
         if token is not None:
             self._endpoint.gateway.core.redactor.add([token])
+        is_for_network = settings is not None and settings != HttpSettings(listen=settings.listen)
+        if settings is not None and is_for_network and token is not None:
+            opened, dashboard = self._make_network_port(listener, token, settings), None
+        else:
+            opened, dashboard = self._make_port(listener, token, "anybody" if token is None else "token")
         self.listener = HttpListener(
             url=url,
             auth="none" if token is None else "jwt" if settings and settings.jwt else "token",
@@ -217,11 +228,6 @@ class HttpApi:
             log.warning(
                 "--http-auth none: every program of every user on this machine can use all servers at %s", url
             )
-        is_for_network = settings is not None and settings != HttpSettings(listen=settings.listen)
-        if settings is not None and is_for_network and token is not None:
-            opened, dashboard = self._make_network_port(listener, token, settings), None
-        else:
-            opened, dashboard = self._make_port(listener, token, "anybody" if token is None else "token")
         try:
             yield opened
         finally:
@@ -255,6 +261,8 @@ class HttpApi:
         from mcpd.api.http.tls import TlsServer
 
         gateway, tokens = self._endpoint.gateway, None
+        tls = TlsServer(settings.tls) if isinstance(settings.tls, TlsFiles) else None
+        self._certificates += [] if tls is None else [tls]
         if settings.jwt is not None:
             from mcpd.api.http.access_tokens import AccessTokens
 
@@ -271,7 +279,6 @@ class HttpApi:
             network=guard,
             profiles=settings.profiles,
         )
-        tls = TlsServer(settings.tls) if isinstance(settings.tls, TlsFiles) else None
         background = tokens.run if tokens else None
         return HttpPort(listener, routes, self._bodies, self._connections, tls, background)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import socket as sockets
 import ssl
@@ -13,13 +15,15 @@ import trio
 from mcpd.api.listeners import PendingConnection, Slot
 from mcpd.config.http import TlsFiles
 
+log = logging.getLogger("mcpd.http")
+
 HANDSHAKE_TIMEOUT = 10.0
 _PIECE = 1 << 16
 _CLOSE_TIMEOUT = 2.0
 
 
 class TlsServer:
-    """The certificate of a port. Renewed files are used from the next connection on.
+    """The certificate of a port. Renewed files are used from the next connection on, if they are usable.
 
     Raises OSError if the files cannot be used; its `strerror` names them.
     """
@@ -28,14 +32,27 @@ class TlsServer:
         self._files = files
         self._context: ssl.SSLContext
         self._loaded: object = None
+        self._problem = ""
+        if problem := self.renew():
+            raise OSError(errno.EINVAL, f"{problem}; correct the files")
+
+    def renew(self) -> str:
+        """Use the files, if they have changed. Returns why that is impossible: the old certificate stays."""
+        files, problem = self._files, ""
         try:
             self._load()
         except OSError as error:
             why = error.strerror or str(error)
-            raise OSError(error.errno, f"cannot use {files.certificate} with {files.key}: {why}") from None
+            if isinstance(error, ssl.SSLError):  # "PEM lib"
+                why = "they are not a certificate and its private key, as PEM and without a passphrase"
+            problem = f"cannot use {files.certificate} with {files.key}: {why}"
+        if problem and problem != self._problem:
+            log.warning("%s", problem)
+        self._problem = problem
+        return problem
 
     def _load(self) -> None:
-        """Use the files, if they have changed. Raises OSError; the old certificate is used then."""
+        """Raises OSError."""
         files = self._files
         modified = [os.stat(path).st_mtime_ns for path in (files.certificate, files.key)]
         if modified != self._loaded:
@@ -51,8 +68,7 @@ class TlsServer:
 
         The caller closes `connection`. A client that does not complete the handshake is dropped.
         """
-        with suppress(OSError):  # while a file is being replaced, the old certificate is still used
-            self._load()
+        self.renew()
         transport = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
         stream = trio.SSLStream(transport, self._context, server_side=True, https_compatible=True)
         pending, is_done = PendingConnection(), False
