@@ -344,7 +344,7 @@ def uninstall(
         name, record = target.editor.name, backups.load(target.path)
         lists = restore_lists(target.path, backups, dry_run=dry_run)
         change = uninstall_entry(target, backups, dry_run=dry_run)
-        left = [] if dry_run else _names_of_mcpd(target, user, change, record)
+        left = [] if dry_run else _names_of_mcpd(target, user, change, record, backups)
         changed.extend([name] if change.has_changes else [])
         if not cli.out.json and (change.has_changes or (name not in reported and target is last[name])):
             report_uninstalled(cli, target, change, user, dry_run)
@@ -374,15 +374,22 @@ def uninstall(
 
 
 def _names_of_mcpd(
-    target: InstallTarget, user: UserContext, change: FileChange, record: BackupRecord | None
+    target: InstallTarget,
+    user: UserContext,
+    change: FileChange,
+    record: BackupRecord | None,
+    backups: EditorBackups,
 ) -> list[Mention]:
-    """Return what still names tools of mcpd's entries, which were removed from the file of the user."""
-    if target.project is not None:
-        return []  # the user's own file may have an entry of that name
+    """Return what still names tools of mcpd's entries, which were removed."""
     disabled = () if record is None else record.disabled
     taken = {each.name: each.server or each.name for each in disabled}
     everything = (OldNames(target, user, taken, name, ClientStyle.UNDERSCORES) for name in change.removed)
-    return [mention for names in everything for mention in names.mentions_of_mcpd()]
+    found = [mention for names in everything for mention in names.mentions_of_mcpd()]
+    if found and target.project is not None:
+        of_user = install_targets(target.editor, user, project=False)
+        if any(backups.load(one.path) is not None for one in of_user):
+            return []  # the user's own file has an entry that provides these tools
+    return found
 
 
 def _for_each(cli: CliContext, targets: list[InstallTarget], action: Callable[[InstallTarget], Json]) -> int:

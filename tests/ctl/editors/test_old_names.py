@@ -125,6 +125,22 @@ def test_permission_lists_are_rewritten_and_restored(
         assert restored == SETTINGS
 
 
+@pytest.mark.parametrize("has_entry_of_user", [False, True])
+def test_names_of_mcpd_in_a_project_are_told_unless_the_user_has_its_entry(
+    has_entry_of_user: bool, claude: Path, home: Path, mcpctl: Mcpctl
+) -> None:
+    """The entry in the user's own file provides the same tools."""
+    put(home / "src/.mcp.json", {"mcpServers": {"weather": WEATHER}})
+    if has_entry_of_user:
+        mcpctl("install", "claude-code")
+    mcpctl("install", "claude-code", "--project", "--take-over=all")
+    put(home / "src/.claude/settings.local.json", {"permissions": {"deny": ["mcp__mcpd__forecasts__get"]}})
+    ran = mcpctl("uninstall", "claude-code", "--project")
+    told = "settings.local.json:1: mcp__mcpd__forecasts__get → mcp__weather__get\n"
+    assert ran.out.endswith(told) is not has_entry_of_user
+    assert ("mcp__mcpd" in ran.out) is not has_entry_of_user
+
+
 @pytest.mark.parametrize(
     ("editor", "entries", "file", "content", "new"),
     [
