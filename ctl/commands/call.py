@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +34,7 @@ from ctl.cli.errors import (
     TimedOut,
     ToolError,
     UsageError,
+    WriteFailed,
 )
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping
@@ -82,8 +85,21 @@ class _CallCommand(click.Command):
     help="Give up after this time without progress, waiting for the server or an approval included.",
 )
 @click.option("--raw", is_flag=True, help="Print the MCP result unchanged.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the output to this file, an image or sound as its bytes.",
+)
 @click.pass_obj
-def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
+def call(
+    cli: CliContext,
+    words: tuple[str, ...],
+    args: str | None,
+    timeout: float | None,
+    raw: bool,
+    output: Path | None,
+) -> int:
     """Call a tool.
 
     @SERVER may be omitted if only one server has TOOL. You can also write SERVER.TOOL, SERVER/TOOL,
@@ -91,21 +107,30 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
     The tool's schema decides whether a VALUE is a number, true, a list or text. Prints the tool's output;
     exits with 1 if the tool reports an error. Ctrl-C cancels the call on the server.
     """
+    if raw and output is not None:
+        raise UsageError("--raw and --output exclude each other", hint="write --raw > FILE")
     try:
-        return _call(cli, words, args, timeout, raw)
+        return _call(cli, words, args, timeout, raw, output)
     except CtlError as error:
         if not isinstance(error, DaemonError):  # the daemon says it itself
             error.details.setdefault("may_have_run", False)
         raise
 
 
-def _call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
+def _call(
+    cli: CliContext,
+    words: tuple[str, ...],
+    args: str | None,
+    timeout: float | None,
+    raw: bool,
+    output: Path | None,
+) -> int:
     server, tool, rest = _resolve_target(cli, words)
     began = time.monotonic()
     schema = _schema(cli, server, tool, timeout) if needs_schema(rest) else {}
     if timeout is not None:
         timeout = max(timeout - round(time.monotonic() - began, 1), 0.1)
-    return call_tool(cli, server, tool, rest, schema, args, timeout, raw)
+    return call_tool(cli, server, tool, rest, schema, args, timeout, raw, output)
 
 
 def call_tool(
@@ -117,6 +142,7 @@ def call_tool(
     args: str | None,
     timeout: float | None,
     raw: bool,
+    output: Path | None = None,
 ) -> int:
     """Call a tool, print its result, and return the exit code.
 
@@ -125,7 +151,7 @@ def call_tool(
     """
     base = parse_json_object(args) if args is not None else {}
     arguments = parse_arguments(rest, schema, base)
-    params: CallParams = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
+    params: CallParams = {"server": server, "tool": tool, "arguments": arguments, "raw": raw or bool(output)}
     if timeout is not None:
         params["timeout"] = timeout
     if trace := cli.trace_context():
@@ -140,6 +166,8 @@ def call_tool(
     finally:
         cli.out.end_progress()
     cli.has_called = True
+    if output is not None:
+        return _write_output(cli, reply.value, output)
     return _show_raw(cli, reply) if raw else _show_result(cli, reply)
 
 
@@ -219,6 +247,27 @@ def _show_progress(cli: CliContext, method: str, note: Json) -> None:
 def _show_raw(cli: CliContext, reply: Reply[Json]) -> int:
     cli.out.json_document(reply.text)
     return 1 if reply.value.get("isError") is True else 0
+
+
+def _write_output(cli: CliContext, result: Json, path: Path) -> int:
+    """Write the text of an MCP result, or the bytes of its only block if that is not text."""
+    content = result.get("content")
+    blocks = [mapping(each) for each in content] if isinstance(content, list) else []
+    text = "\n".join(str(each.get("text")) for each in blocks if each.get("type") == "text")
+    if result.get("isError") is True:
+        cli.out.message_block(text or "the tool failed without an error message")
+        return ToolError.exit
+    if not text and len(blocks) == 1 and isinstance(encoded := blocks[0].get("data"), str):
+        data = base64.b64decode(encoded)
+    else:
+        data = (text or json.dumps(result.get("structuredContent"))).encode()
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}; the tool has run"
+        raise WriteFailed(message, hint="call it again only if that does no harm") from None
+    cli.out.answer({"file": str(path), "bytes": len(data)}, f"wrote {len(data)} bytes to {path}")
+    return 0
 
 
 def _show_result(cli: CliContext, reply: Reply[CallResult]) -> int:

@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -85,6 +85,10 @@ class Scope(msgspec.Struct, eq=False):
     """It changes only with the settings, after which all routes are resolved again."""
 
 
+LARGE_RESULT = 10_000
+"""Bytes. Stages that only work on large results cost other calls nothing."""
+
+
 class Stage:
     """What one feature does with the calls of one route: a file in `stages/`.
 
@@ -102,6 +106,12 @@ class Stage:
         """Return the server's final result as it is passed on, or what returns it later. Must not raise."""
         raise NotImplementedError
 
+    def after_large(
+        self, call: Call, result: Raw | bytes
+    ) -> Raw | bytes | Callable[[], Awaitable[Raw | bytes]]:
+        """The same as `after`, but only for a result of more than `LARGE_RESULT` bytes."""
+        raise NotImplementedError
+
     def failed(self, call: Call, error: McpdError) -> Work | None:
         """Return what to wait for before the call is sent again; None if that would not help.
 
@@ -117,11 +127,15 @@ class Stage:
         raise NotImplementedError
 
 
+_After: TypeAlias = "Callable[[Call, Raw | bytes], Raw | bytes | Callable[[], Awaitable[Raw | bytes]]]"
+
+
 class StageHooks(msgspec.Struct, frozen=True):
     """The methods of a route's stages, in the order of the stages."""
 
     before: tuple[Callable[[Call], Answer | StageWork | None], ...] = ()
-    after: tuple[Callable[[Call, Raw | bytes], Raw | bytes | Callable[[], Awaitable[Raw | bytes]]], ...] = ()
+    after: tuple[_After, ...] = ()
+    after_large: tuple[_After, ...] = ()
     failed: tuple[Callable[[Call, McpdError], Work | None], ...] = ()
     ended: tuple[Callable[[Call, CallOutcome, Raw | bytes, str, str], None], ...] = ()
 
@@ -130,6 +144,7 @@ class StageHooks(msgspec.Struct, frozen=True):
         return cls(
             tuple(each.before for each in stages if type(each).before is not Stage.before),
             tuple(each.after for each in stages if type(each).after is not Stage.after),
+            tuple(each.after_large for each in stages if type(each).after_large is not Stage.after_large),
             tuple(each.failed for each in stages if type(each).failed is not Stage.failed),
             tuple(each.ended for each in stages if type(each).ended is not Stage.ended),
         )

@@ -17,6 +17,7 @@ from mcpd.calls.call import (
     BETWEEN_ROUNDS,
     DONE,
     INTERACTIVE_METHODS,
+    LARGE_RESULT,
     PREPARING,
     QUEUED,
     SENT,
@@ -287,7 +288,7 @@ class CallEngine:
             self.questions.suspended.on_answered(call, message)
         elif message.error is not ABSENT:
             self._responses.on_error(call, message.error)
-        elif call.is_task or route.stages.after or call.alias:
+        elif call.is_task or route.stages.after or call.alias or call.response_size > LARGE_RESULT:
             self._responses.on_result(call, message.result)
         elif binding.is_verbatim:
             self.finish(call, message.result)

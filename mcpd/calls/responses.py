@@ -14,7 +14,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, SUSPENDED, Call, CallHandler
+from mcpd.calls.call import INTERACTIVE_METHODS, LARGE_RESULT, SUSPENDED, Call, CallHandler
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.questions import Questions
 from mcpd.calls.questions.rounds import InputRequired
@@ -131,7 +131,9 @@ class ServerResponses:
         """Run the result stages but the first `passed` ones, and send the client the final result, which is
         in the server's revision. While a stage works on it in a task, other calls may have their turn.
         """
-        for after in call.route.stages.after[passed:]:
+        stages = call.route.stages
+        hooks = stages.after if len(result) <= LARGE_RESULT else stages.after + stages.after_large
+        for after in hooks[passed:]:
             passed_on = after(call, result)
             passed += 1
             if callable(passed_on):

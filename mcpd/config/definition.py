@@ -28,6 +28,7 @@ from mcpd.model.codec import Invalid, converter
 from mcpd.model.json_path import closest_match
 from mcpd.model.record import Record
 from mcpd.model.server_spec import (
+    LEAST_RESULT_LIMIT,
     Concurrency,
     Share,
 )
@@ -151,6 +152,9 @@ class ToolFields(Record):
         "Refuse all tools that are not annotated as read-only.", aliases=("read_only",)
     )
     validate: bool | None = field("Whether to check arguments and structured results of tools.")
+    result_limit: int | None = field(
+        "Characters of a longer result's text, of which only a part is passed on.", minimum=LEAST_RESULT_LIMIT
+    )
     trust: bool | None = field("Use the server's tools without asking, where a policy says `ask`.")
 
 

@@ -33,6 +33,7 @@ from mcpd.model.policy import (
     read_only_rule,
 )
 from mcpd.model.record import Record
+from mcpd.model.server_spec import LEAST_RESULT_LIMIT
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle
 
@@ -214,6 +215,9 @@ class WrittenProfile(Record):
     read_only: bool | None = field("Refuse tools that are not annotated as read-only.")
     validate: bool | None = field("Whether to check arguments and structured results.")
     surface: Surface | None = field("Whether clients are listed all tools, or tools to find them.")
+    result_limit: int | None = field(
+        "Characters of a longer result's text, of which only a part is passed on.", minimum=LEAST_RESULT_LIMIT
+    )
 
 
 PROFILES_SHAPE = {"type": "object", "additionalProperties": object_schema(WrittenProfile)}

@@ -344,6 +344,7 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
         return {
             "debug": settings.debug,
             "validate": settings.validate,
+            "result_limit": settings.result_limit,
             **members,
             "name": self.name,
             "enabled": enabled,

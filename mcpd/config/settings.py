@@ -35,7 +35,7 @@ from mcpd.model.events import CallLogLevel
 from mcpd.model.json_path import join_path
 from mcpd.model.policy import PolicyRule, Profile
 from mcpd.model.record import Record
-from mcpd.model.server_spec import LoginStorage, RestartPolicy, Timeouts
+from mcpd.model.server_spec import LEAST_RESULT_LIMIT, LoginStorage, RestartPolicy, Timeouts
 from mcpd.model.tool_names import ClientStyle, NameStyle
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -144,6 +144,10 @@ class PlainSettings(Record):
         "The same for the MCP clients of several servers.", ClientStyle.UNDERSCORES
     )
     validate: bool | None = field("Whether to check arguments and structured results, on any server.")
+    result_limit: int | None = field(
+        "Characters of text in a tool's result above which MCP clients get only its beginning and its end.",
+        minimum=LEAST_RESULT_LIMIT,
+    )
     call_log: CallLogLevel = field("What the call log contains; see `mcpctl calls`.", CallLogLevel.CALLS)
     call_log_size: int = field("MiB of the call log that are kept.", 8, minimum=8)
     otlp_endpoint: BaseUrl = field(

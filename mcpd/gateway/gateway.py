@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -15,6 +16,7 @@ from msgspec import Raw
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine
+from mcpd.calls.kept_results import KeptResults
 from mcpd.calls.limits import IncompleteLines
 from mcpd.calls.permissions import Policies
 from mcpd.calls.routes import StageFactory
@@ -23,13 +25,15 @@ from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals, Approva
 from mcpd.calls.stages.cache import CacheStageFactory
 from mcpd.calls.stages.call_log import CallLog, CallLogStageFactory
 from mcpd.calls.stages.known_items import KnownItemStageFactory
+from mcpd.calls.stages.large_results import LargeResultStageFactory
 from mcpd.calls.stages.login import LoginLinks, LoginLinkStageFactory, LoginToolStageFactory
 from mcpd.calls.stages.lost_session import LostSessionStageFactory
 from mcpd.calls.stages.policy import PolicyStageFactory
 from mcpd.calls.stages.tasks import TaskStageFactory
 from mcpd.calls.stages.use_limits import UseLimitStageFactory
 from mcpd.calls.stages.validation import ValidationStageFactory
-from mcpd.gateway import legacy, lists, modern
+from mcpd.files.paths import cache_dir
+from mcpd.gateway import kept_results, legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.built_in.table import answer_unknown_tool
 from mcpd.gateway.instances import DedicatedServers
@@ -70,6 +74,7 @@ METHODS = SessionMethods(
     modern.METHODS,
     legacy.NOTIFICATIONS,
     lists.answer_list,
+    kept_results.answer_read,
     modern.apply_request_meta,
     answer_unknown_tool,
 )
@@ -101,6 +106,7 @@ class Gateway:
         if core.shared is not None:
             limits = SharedLimits(core.shared)
             core.shared.parts.append(limits)
+        self.kept_results = KeptResults(Path(cache_dir(core.environ)) / "results")
         stages: list[StageFactory] = [
             LoginToolStageFactory(),  # its answer needs no permission, and is never sent
             # These come before the cache, because they also apply to cached results.
@@ -113,6 +119,7 @@ class Gateway:
             CacheStageFactory(),
             LoginLinkStageFactory(LoginLinks(core, self.spawn, _notify_elicitation_complete)),
             LostSessionStageFactory(),
+            LargeResultStageFactory(self.kept_results),
         ]
         if call_log is not None:
             stages.append(CallLogStageFactory(call_log))

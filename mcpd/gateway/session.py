@@ -35,6 +35,7 @@ from mcpd.calls.client_context import (
     forwarded_capabilities,
 )
 from mcpd.calls.engine import CallEngine
+from mcpd.calls.kept_results import KeptResults
 from mcpd.calls.permissions import Policies, refuse_denied
 from mcpd.calls.questions.router import ANSWER_TIMEOUT
 from mcpd.calls.routes import Target
@@ -85,6 +86,7 @@ class SessionHost(Protocol):
     subscriptions: ClientSubscriptions
     dedicated_servers: DedicatedServers
     tool_search: ToolSearch
+    kept_results: KeptResults
     waiting_requests: set[trio.CancelScope]
 
     def on_session_closed(self, session: ClientSession) -> None: ...
@@ -114,6 +116,8 @@ class SessionMethods(msgspec.Struct, frozen=True):
     modern: Mapping[str, Callable[[ClientSession, ClientRequest], None]]
     notifications: Mapping[str, Callable[[ClientSession], None]]
     answer_list: Callable[[ClientSession, ClientRequest], None]
+    answer_read: Callable[[ClientSession, ClientRequest], bool]
+    """Answer a read of what mcpd keeps itself. Returns False for a resource of a server."""
     apply_request_meta: Callable[[ClientRequest], None]
     """See `modern.apply_request_meta`."""
     answer_unknown_tool: Callable[[ClientSession, ClientRequest, UnknownTool], None]
@@ -227,6 +231,8 @@ class ClientSession:
             elif self.view.must_prepare:
                 self.spawn_request(request, partial(self._handle_prepared, request))
             elif method in _FORWARDED:
+                if method == "resources/read" and self._methods.answer_read(self, request):
+                    return
                 self.forward(request, self.view.route(method, request.params))
             else:
                 self._methods.answer_list(self, request)
@@ -245,6 +251,8 @@ class ClientSession:
         """Handle a request when the long lists of the view are ready to be used."""
         await self.view.prepare()
         await trio.lowlevel.checkpoint_if_cancelled()
+        if request.method == "resources/read" and self._methods.answer_read(self, request):
+            return
         if request.method in _FORWARDED:
             try:
                 self.forward(request, self.view.route(request.method, request.params))

@@ -398,6 +398,8 @@ class Profile(Record):
     """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
     surface: Surface | None = None
     """What clients are listed. None: `auto`."""
+    result_limit: int | None = None
+    """Overrides `ServerSpec.result_limit`."""
 
 
 ALL_SERVERS = "*"

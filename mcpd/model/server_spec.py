@@ -94,6 +94,8 @@ MEBIBYTE = 1024 * 1024
 Era = Literal["auto", "modern", "legacy", "legacy-first"]
 """`legacy-first` is not for definitions: it prefers the legacy era of a server that speaks both."""
 Concurrency = Literal["auto", "free", "writes", "serial"]
+LEAST_RESULT_LIMIT = 10_000
+"""Characters: what a client gets of a longer result takes up to 8,000."""
 Share = Literal["all", "root", "declared-root", "client", "person"]
 
 
@@ -169,6 +171,9 @@ class ServerSpec(Record):
     validate: bool | None = None
     """Whether arguments and structured results are checked against the tools' schemas. A profile overrides
     it. None: calls of the control API are checked, those of MCP clients are not."""
+    result_limit: int | None = None
+    """Characters of text in a tool's result above which MCP clients get only its beginning and its end. A
+    profile overrides it. None: it depends on the tool and the client."""
     description: str = ""
     era: Era = "auto"
     timeouts: Timeouts = Timeouts()

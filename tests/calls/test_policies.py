@@ -16,7 +16,6 @@ from msgspec import Raw
 
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.reports import explain_policy
-from mcpd.calls.call import StageHooks
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.routes import ROUTES
 from mcpd.gateway.client_facts import SessionFacts
@@ -203,7 +202,7 @@ async def test_dedicated_instance_has_the_rules_of_its_definition(w: World) -> N
 async def test_without_rules_there_is_no_stage(w: World) -> None:
     client = Client(w)
     client.ask("tools/call", name="delete_repo", arguments={})
-    assert all(route.stages == StageHooks() for route in w.server.list_attachments[ROUTES].values())
+    assert all(route.stages.before == () for route in w.server.list_attachments[ROUTES].values())
     assert not client.session._facts.are_read, "nothing was read about the client"
 
 

@@ -163,3 +163,19 @@ def test_other_program_on_the_socket_exits_with_3(daemon: FakeDaemon, mcpctl: Mc
     daemon.answers["mcpd/call"] = answer
     ran = mcpctl("call", "now@time")
     assert (ran.code, "is not mcpd" in ran.err) == (3, True)
+
+
+def test_output_is_written_to_a_file(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
+    """An image as its bytes. A failed tool writes nothing."""
+    file = tmp_path / "out"
+    image = {"content": [{"type": "image", "data": "iVBORw==", "mimeType": "image/png"}]}
+    text = {"content": [{"type": "text", "text": "a\n"}, {"type": "text", "text": "b"}]}
+    for answer, written in ((image, b"\x89PNG"), (text, b"a\n\nb"), ({"structuredContent": [1]}, b"[1]")):
+        daemon.answers["mcpd/call"] = answer
+        assert mcpctl("call", "t@s", "--output", str(file)).code == 0
+        assert file.read_bytes() == written
+    daemon.answers["mcpd/call"] = {**text, "isError": True}
+    assert mcpctl("call", "t@s", "--output", str(tmp_path / "none")).code == 1
+    assert not (tmp_path / "none").exists()
+    assert mcpctl("call", "t@s", "--output", str(file / "x")).code == 1
+    assert mcpctl("call", "t@s", "--output", str(file), "--raw").code == 2

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, Stage
+from mcpd.calls.owner import owner_of
 from mcpd.calls.permissions import Policies, refuse_denied
 from mcpd.config.settings import Settings
 from mcpd.model.errors import InvalidArguments, Problem
@@ -85,7 +86,9 @@ class NewTaskStage(Stage):
             known = _tasks(call.server)
             if task not in known or known[task].is_lost:
                 known.pop(task, None)
-                known[task] = _OwnedTask(_owner(call), call.tool, ref(call.upstream.link))
+                known[task] = _OwnedTask(
+                    owner_of(call.caller, call.context), call.tool, ref(call.upstream.link)
+                )
             if len(known) > _MAX_TASKS:
                 del known[next(iter(known))]
 
@@ -147,17 +150,6 @@ def _refuse_denied(policies: Policies, call: Call, kind: ItemKind, name: str) ->
         refuse_denied(policies.verdict(client, call.server, kind, name), client, call.server, kind, name)
 
 
-def _owner(call: Call) -> object:
-    """Return who may use the tasks of a call. A client without a connection of its own is the same if the
-    facts that policies know about it are the same."""
-    client = call.caller.facts(call.context)
-    if client.person:
-        return client.person
-    if not call.caller.may_return:
-        return ref(call.caller)
-    return (client.executable, client.transport, client.names)
-
-
 def client_of_task(server: ManagedServer, params: Raw) -> object | None:
     """Return the connected client whose call became the task that a notification is about, if it is known."""
     found = _tasks(server).get(wire.string_or(wire.members_or_empty(params), "taskId"))
@@ -167,7 +159,7 @@ def client_of_task(server: ManagedServer, params: Raw) -> object | None:
 def _own_task(call: Call, task: str) -> _OwnedTask | None:
     """Return the task with this id if it is the client's. Those of a local process end with it."""
     found = _tasks(call.server).get(task)
-    if found is None or found.owner != _owner(call):
+    if found is None or found.owner != owner_of(call.caller, call.context):
         return None
     return None if found.is_lost and isinstance(call.server.spec, StdioSpec) else found
 

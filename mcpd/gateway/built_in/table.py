@@ -12,6 +12,7 @@ from mcpd.calls.client_context import ClientRequest
 from mcpd.gateway.built_in.call_tool import CALL_TOOL
 from mcpd.gateway.built_in.find_tools import DESCRIBE_TOOL, FIND_TOOLS
 from mcpd.gateway.built_in.names import suggestion
+from mcpd.gateway.built_in.read_result import READ_RESULT
 from mcpd.gateway.built_in.tool import BuiltInTool
 from mcpd.gateway.requests import text_result
 from mcpd.gateway.session import ClientSession
@@ -19,7 +20,9 @@ from mcpd.model.errors import UnknownTool
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
-TOOLS: Mapping[str, BuiltInTool] = {each.name: each for each in (FIND_TOOLS, DESCRIBE_TOOL, CALL_TOOL)}
+TOOLS: Mapping[str, BuiltInTool] = {
+    each.name: each for each in (FIND_TOOLS, DESCRIBE_TOOL, CALL_TOOL, READ_RESULT)
+}
 """By name, in the order of the list."""
 
 
