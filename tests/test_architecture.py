@@ -58,7 +58,7 @@ LINES = {
     "mcpd/client": 1_682,
     "mcpd/config": 5_052,
     "mcpd/files": 620,
-    "mcpd/gateway": 4_613,
+    "mcpd/gateway": 4_714,
     "mcpd/io": 820,
     "mcpd/model": 4_168,
     "mcpd/privacy": 546,
