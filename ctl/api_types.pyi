@@ -579,6 +579,7 @@ class LogoutResult(TypedDict):
 
 class LogoutParams(TypedDict):
     server: NotRequired[str | None]
+    person: NotRequired[str | None]
     all: NotRequired[bool]
 
 class AuthStatus(TypedDict):

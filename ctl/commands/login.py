@@ -243,17 +243,18 @@ def describe_login(status: LoginStatus) -> str:
 @click.command(epilog="Examples:\n\n\b\n  mcpctl logout linear\n  mcpctl logout --all")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option("--all", "every", is_flag=True, help="Log out of everything, also with accounts not in use.")
+@click.option("--person", help="Log out this person on another machine, of all servers or of SERVER.")
 @click.pass_obj
-def logout(cli: CliContext, server: str | None, every: bool) -> int:
+def logout(cli: CliContext, server: str | None, every: bool, person: str | None) -> int:
     """Log out of a remote server, and revoke its tokens.
 
     Other servers with the same address and account use the same login, so they are logged out, too.
     """
-    if every and server is not None:
-        raise UsageError("--all means all servers and accounts", hint="omit the server")
-    if not every and server is None:
+    if every and (server is not None or person is not None):
+        raise UsageError("--all means all servers, accounts and people", hint="use it alone")
+    if not every and server is None and person is None:
         raise UsageError("name a server, or use --all", hint="mcpctl login --list")
-    params: LogoutParams = {"all": True} if every else {"server": server}
+    params: LogoutParams = {"all": True} if every else {"server": server, "person": person}
     reply = cli.call("mcpd/logout", params, timeout=None)  # each request to revoke has a limit
     if cli.show_json(reply):
         return 0

@@ -42,6 +42,7 @@ from mcpd.model.login import (
     LoginStatus,
     LogoutParams,
     LogoutResult,
+    person_id,
 )
 from mcpd.model.server_spec import (
     LoginStorage,
@@ -290,12 +291,19 @@ class LoginService:
 
         Raises UnknownServer, Unsupported, LoginFailed.
         """
-        if (params.server is None) is not params.all:
-            message = "state either a server, or that all logins are meant"
+        if (params.server is None and params.person is None) is not params.all:
+            message = "state a server or a person, or that all logins are meant"
             raise InvalidArguments(message, [Problem("$.server", message)])
         ids = [login.id for login, _ in await self._manager.logins()] if params.all else []
-        if params.server is not None:
-            spec = await self._resolve(params.server)
+        spec = None if params.server is None else await self._resolve(params.server)
+        if params.person is not None:
+            begin = person_id(params.person, "http")
+            ids = [
+                login.id
+                for login, urls in await self._manager.logins()
+                if login.stored.account.startswith(begin) and (spec is None or spec.url in urls)
+            ]
+        elif spec is not None:
             login = (await self._credentials_of(spec)).login
             ids = [] if login is None else [login.stored.id]
         forgotten = [each for id in ids if (each := await self._forget(id, params.server)) is not None]

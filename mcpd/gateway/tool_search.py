@@ -86,7 +86,9 @@ def tool_permission(
 ) -> Callable[[str, str], bool]:
     """Return whether policies let a client see a tool, by the names of its server and its own. `read_facts`
     returns what they may know of the client; it is called only if there are any."""
-    restricted = {each.spec.name: each for each in view.servers() if policies.apply_to(each)}
+    restricted = {
+        each.spec.name: view.source(each) or each for each in view.servers() if policies.apply_to(each)
+    }
     facts = read_facts() if restricted else None
 
     def may_see(name: str, tool: str) -> bool:

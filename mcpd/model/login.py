@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import attrs
 
 from mcpd.model.record import Record
+
+
+def person_id(name: str, issuer: str) -> str:
+    """Return what identifies a person among those of all issuers. It contains the name without spaces."""
+    return f"{quote(name, safe='@|:')} at {issuer}"
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -25,9 +32,11 @@ class LoginParams(Record):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class LogoutParams(Record):
-    """The parameters of `mcpd/logout`: either `server` or `all`."""
+    """The parameters of `mcpd/logout`: `server`, `person`, or both; or `all`."""
 
     server: str | None = None
+    person: str | None = None
+    """Whose logins to forget: a person on another machine. This is null for who runs mcpd."""
     all: bool = False
     """Whether to forget all logins, including those that no server uses."""
 

@@ -21,7 +21,7 @@ import anyio
 import attrs
 import httpx2
 import pytest
-from mcp import Client, types
+from mcp import Client, MCPError, types
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
@@ -103,7 +103,7 @@ class Editor:
         return types.ElicitResult(action="accept")
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[Client]:
+    async def connected(self, *, shows_links: bool = True) -> AsyncIterator[Client]:
         metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(CALLBACK)], client_name=self.person)
         auth = OAuthClientProvider(self.url, metadata, self, self._log_in_to_mcpd, self._callback)
         async with (
@@ -111,14 +111,23 @@ class Editor:
             Client(
                 streamable_http_client(self.url, http_client=http),
                 mode=self.mode,
-                elicitation_callback=self._show_link,
+                elicitation_callback=self._show_link if shows_links else None,
             ) as client,
         ):
             yield client
 
     async def call(self, tool: str) -> str:
-        async with self.connected() as client:
-            return text(await client.call_tool(tool, {}))
+        """Return what the tool says, or the error of a client that cannot show links."""
+        async with self.connected(shows_links=False) as client:
+            try:
+                return text(await client.call_tool(tool, {}))
+            except MCPError as error:
+                return error.message
+
+    def link(self) -> str:
+        """Return the link in the error of a call."""
+        (found,) = re.findall(r"http://\S+/login/\S+", anyio.run(self.call, "up__echo"))
+        return str(found)
 
 
 def text(result: Any) -> str:
@@ -215,4 +224,51 @@ def test_each_call_uses_the_login_of_its_person(world: World) -> None:
     with world.daemon() as daemon:
         ready(daemon, world)
         anyio.run(all_at_once, use)
+        with daemon.client() as control:
+            ended = control.request("mcpd/logout", person="ada", server="up")
+        assert [login["url"] for login in ended["logins"]] == [f"{world.issuer}/mcp"]
+        assert "not logged in" in anyio.run(editors[0].call, "up__echo")
+        assert anyio.run(editors[0].call, "fast__whoami") == "ada"
+        anyio.run(use, editors[1])
         assert [len(editor.links) for editor in editors] == [2, 2]
+
+
+def test_link_works_only_for_the_person_who_got_it(world: World) -> None:
+    """Whatever of his login mallory gives to ada, her account does not serve him, nor his account her."""
+    ada, mallory = world.editor("ada"), world.editor("mallory", "legacy")
+    with world.daemon() as daemon:
+        ready(daemon, world)
+        links = {editor.person: editor.link() for editor in (ada, mallory)}
+        assert links["ada"] != links["mallory"]
+
+        def goes_on(browser: Browser, url: str, elsewhere: str = "http://127.0.0.1") -> str:
+            """Return the last page, also if it is an error, or where the browser is sent to."""
+            try:
+                return browser.visit(url, elsewhere)
+            except AssertionError as error:
+                return str(error)
+
+        # His link.
+        assert "You are ada" in goes_on(ada.browser, links["mallory"])
+        # The proof of his browser, while hers is under way.
+        proof = mallory.browser.visit(links["mallory"], f"{world.url.removesuffix('mcp')}login/callback")
+        ada.browser.visit(links["ada"], f"{world.url.removesuffix('mcp')}login/callback")
+        assert "Not for this browser" in goes_on(ada.browser, proof)
+        # The address of the authorization server, after he has proved who he is.
+        page = mallory.browser.visit(proof)
+        (address,) = map(unescape, re.findall(r'href="([^"]+)"', page))
+        end = f"{world.url.removesuffix('mcp')}login/up/callback"
+        hers = ada.browser.visit(address, end)
+        assert "Not for this browser" in goes_on(ada.browser, hers)
+        # His own answer, which would log her in to his account.
+        his = mallory.browser.visit(address, end)
+        assert "Not for this browser" in goes_on(ada.browser, his)
+        for editor in (ada, mallory):
+            assert "not logged in" in anyio.run(editor.call, "up__echo")
+        # Only his browser can finish it, and only hers can log her in.
+        assert "Logged in" in mallory.browser.visit(his)
+        assert anyio.run(mallory.call, "up__echo") == "mallory"
+        assert "not logged in" in anyio.run(ada.call, "up__echo")
+        assert "Logged in" in log_in(ada.browser, ada.link())
+        assert [anyio.run(editor.call, "up__echo") for editor in (ada, mallory)] == ["ada", "mallory"]
+        assert "login/up" not in daemon.log

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from urllib.parse import quote
 
 import msgspec
 import trio
@@ -18,6 +17,7 @@ from joserfc.jwk import Key, KeySet, import_key
 
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.config.http import JwtSettings
+from mcpd.model.login import person_id
 from mcpd.model.text import shorten
 from mcpd.privacy.logs import FROM_OUTSIDE
 
@@ -50,7 +50,7 @@ class Person(msgspec.Struct, frozen=True):
     name: str
     """The value of the claim that identifies a person (`settings.http.jwt.person`)."""
     id: str
-    """The name and the issuer, which nobody else has: neither contains a space."""
+    """See `person_id`."""
     groups: tuple[str, ...]
     """The groups, and the scopes of the token."""
     expires: float
@@ -118,7 +118,7 @@ class AccessTokens:
         known += scopes.split() if isinstance(scopes, str) else ()
         if len(known) > _MAX_GROUPS:  # a rule may deny something to any of them
             raise TokenRefused(f"the token has more than {_MAX_GROUPS} groups and scopes")
-        id = f"{quote(name, safe='@|:')} at {settings.issuer}"
+        id = person_id(name, str(settings.issuer))
         return Person(name, id, tuple(known), float(claims["exp"]))
 
     async def run(self) -> None:
