@@ -68,7 +68,7 @@ LINES = {
     "mcpd/supervision": 4_347,
     "mcpd/transports": 5_127,
     "mcpd/wire": 1_322,
-    "ctl": 5_759,
+    "ctl": 5_785,
     "ctl/bridge": 1_879,
     "ctl/commands": 4_917,
     "ctl/editors": 4_554,

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ctl.cli.errors import CtlError, DaemonUnreachable
 from ctl.cli.text import count
@@ -23,6 +26,9 @@ from mcpd.config.next_step import install_step, missing_program_step
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.files.programs import find_program
 from mcpd.model.errors import BadSpec
+
+if TYPE_CHECKING:
+    from ctl.api_types import VersionInfo
 
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"
 
@@ -46,7 +52,10 @@ def check_directories(directories: Mapping[str, str]) -> Iterator[Finding]:
         if not os.access(existing, os.W_OK | os.X_OK):
             is_own = existing.stat().st_uid == os.getuid()
             fix = ["chmod", "700"] if is_own else ["chown", str(os.getuid())]
-            step = f"{shlex.join([*fix, str(existing)])}, or set the XDG variables to other directories"
+            change = shlex.join([*fix, str(existing)])
+            if os.statvfs(existing).f_flag & os.ST_RDONLY:
+                change = "mount its file system with write access"
+            step = f"{change}, or set the XDG variables to other directories"
             yield Finding(what, FAIL, f"{existing} is not writable", step)
             continue
         disk = os.statvfs(existing)
@@ -181,7 +190,7 @@ def check_socket(path: str) -> Iterator[Finding]:
 
 
 def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Finding]:
-    """Check that the daemon responds, and that it is the version of this mcpctl."""
+    """Check that the daemon responds, and that it runs what is installed with this mcpctl."""
     if facts.version is None:
         yield _unresponsive(facts.error, has_bad_socket=has_bad_socket)
         return
@@ -190,11 +199,28 @@ def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Findin
         yield Finding(
             "daemon", FAIL, f"the running mcpd is version {running}, mcpctl is {__version__}", RESTART
         )
+    elif _is_older_than_installation(facts.version):
+        message = f"mcpd was installed again after this one was started (pid {facts.pid})"
+        yield Finding("daemon", WARN, message, RESTART)
     else:
         yield Finding("daemon", OK, f"mcpd {running} responds (pid {facts.pid})")
     for warning in facts.status["daemon"].get("warnings", ()) if facts.status else ():
         message, _, step = warning.rpartition("; ")
         yield Finding("saved state", WARN, message, step)
+
+
+def _is_older_than_installation(running: VersionInfo) -> bool:
+    """Return whether the code of a running daemon was replaced. Another commit may have the same version."""
+    from importlib import metadata
+
+    with suppress(OSError, ValueError, StopIteration, metadata.PackageNotFoundError):
+        with open(f"/proc/{running['pid']}/cmdline", "rb") as file:
+            interpreter = os.fsdecode(file.read().partition(b"\0")[0])
+        files = metadata.files("mcp-connection-daemon") or ()
+        installed = os.stat(next(each for each in files if each.name == "RECORD").locate()).st_mtime
+        is_same = os.path.dirname(interpreter) == os.path.dirname(sys.executable)
+        return is_same and installed > datetime.fromisoformat(running["started_at"]).timestamp()
+    return False
 
 
 def _unresponsive(error: CtlError | None, *, has_bad_socket: bool) -> Finding:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ctl.daemon import systemd
 from ctl.explain import checks
+from ctl.explain.daemon import DaemonFacts
 from ctl.explain.doctor import server_finding
+from mcpd import __version__
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import detail, failure, server
 
@@ -45,6 +50,28 @@ def test_missing_programs_of_servers_are_reported(tmp_path: Path, monkeypatch: p
     assert [each.message.partition(":")[0] for each in missing] == ["gone", "own"]
     assert all(each.result == "warning" and each.next.startswith("mcpctl edit") for each in missing)
     assert (found.result, found.message) == ("ok", "1 server with a program that exists")
+
+
+def test_daemon_that_was_replaced_is_reported() -> None:
+    """Another commit may have the same version. mcpd of another installation is not judged."""
+    facts, results = DaemonFacts("/none"), []
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as mine:
+        for year, pid in ((2020, mine.pid), (9999, mine.pid), (2020, 1)):
+            started = f"{year}-01-01T00:00:00Z"
+            facts.version = cast("Any", {"version": __version__, "pid": pid, "started_at": started})
+            (found,) = checks.check_daemon(facts, has_bad_socket=False)
+            results.append((found.result, found.next))
+        mine.kill()
+    assert results == [(checks.WARN, "mcpctl daemon restart"), (checks.OK, ""), (checks.OK, "")]
+
+
+def test_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other permissions would not help."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (usual,) = checks.check_directories({"state directory": str(tmp_path)})
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    (mounted,) = checks.check_directories({"state directory": str(tmp_path)})
+    assert ("chmod 700" in usual.next, "mount its file system" in mounted.next) == (True, True)
 
 
 def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
