@@ -671,10 +671,12 @@ class CallRecord(TypedDict):
     arguments: NotRequired[str]
     result: NotRequired[str]
     count: NotRequired[int]
+    replica: NotRequired[str]
 
 class CallRecords(TypedDict):
     calls: list[CallRecord]
     dropped: NotRequired[int]
+    problem: NotRequired[str]
 
 class CallsParams(TypedDict):
     limit: NotRequired[int]

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from mcpd.api.http.routes import HttpApi, HttpPort
     from mcpd.auth.service import LoginService
     from mcpd.auth.token_store import TokenStore
+    from mcpd.calls.shared_calls import SharedCalls
     from mcpd.state.shared import SharedState
 
 log = logging.getLogger("mcpd")
@@ -229,7 +230,8 @@ class _Daemon:
         self._toggles = None
         if self._shared is not None:
             self._toggles = SharedToggles(self._supervisor, self._state_file, self._shared.exchange_soon)
-            self._shared.parts.append(self._toggles)
+            self._call_log.shared = self._share_calls(self._shared)
+            self._shared.parts += [self._toggles, self._call_log.shared]
         # 3. Which servers there are.
         self._configuration = ActiveConfig(
             loaded,
@@ -305,6 +307,11 @@ class _Daemon:
 
         owner = f"{os.uname().nodename} {self._state}"
         return SharedState(self._redis, cluster.replica.key, cluster.address, owner)
+
+    def _share_calls(self, state: SharedState) -> SharedCalls:
+        from mcpd.calls.shared_calls import SharedCalls
+
+        return SharedCalls(state, lambda: self._configuration.loaded.settings.call_log_size << 20)
 
     async def _resolve_for_login(self, spec: RemoteSpec) -> RemoteSpec:
         """Return a definition with its secrets. Raises LoginFailed."""

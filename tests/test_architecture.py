@@ -51,26 +51,26 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_200,
-    "mcpd/api": 7_105,
+    "mcpd": 1_207,
+    "mcpd/api": 7_107,
     "mcpd/auth": 5_722,
-    "mcpd/calls": 7_515,
+    "mcpd/calls": 7_633,
     "mcpd/client": 1_682,
     "mcpd/config": 5_052,
     "mcpd/files": 620,
     "mcpd/gateway": 4_716,
     "mcpd/io": 820,
-    "mcpd/model": 4_177,
+    "mcpd/model": 4_181,
     "mcpd/privacy": 546,
     "mcpd/process": 1_452,
     "mcpd/protocol": 2_320,
-    "mcpd/state": 1_669,
+    "mcpd/state": 1_679,
     "mcpd/supervision": 4_347,
     "mcpd/transports": 5_127,
     "mcpd/wire": 1_322,
-    "ctl": 5_785,
+    "ctl": 5_780,
     "ctl/bridge": 1_879,
-    "ctl/commands": 4_917,
+    "ctl/commands": 4_919,
     "ctl/editors": 4_554,
 }
 """What each package may have, with those inside it that are not named. A commit that raises a number says

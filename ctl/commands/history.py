@@ -98,6 +98,8 @@ def calls(
     else:
         is_filtered = any((since, client, server, tool, failed))
         cli.out.message("no calls match" if is_filtered else "no calls yet")
+    if problem := reply.value.get("problem"):
+        cli.out.message(f"note: calls of other replicas are missing: {problem}")
     if dropped := reply.value.get("dropped"):
         cli.out.message(
             f"note: {count(dropped, 'call')} could not be written to disk; see mcpctl daemon logs"

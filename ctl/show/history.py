@@ -49,16 +49,10 @@ def _past_cause(entry: HistoryEntry) -> str:
 
 
 def calls_table(records: Sequence[CallRecord], *, fit: int | None) -> list[Line]:
-    header = [
-        "WHEN",
-        "CLIENT",
-        "SERVER",
-        "CALL",
-        "OUTCOME",
-        "TIME",
-        "BYTES",
-        "MESSAGE",
-    ]
+    shared = any(record.get("replica") for record in records)
+    header = ["WHEN", "CLIENT", "SERVER", "CALL", "OUTCOME", "TIME", "BYTES", "MESSAGE"]
+    if shared:
+        header.insert(7, "REPLICA")
     rows: list[Line] = [
         [
             clock_time(record["at"])[5:],
@@ -68,6 +62,7 @@ def calls_table(records: Sequence[CallRecord], *, fit: int | None) -> list[Line]
             _outcome(record),
             _duration(record),
             str(record.get("response_bytes", 0)),
+            *([record.get("replica") or "-"] if shared else []),
             _message(record),
         ]
         for record in records

@@ -218,6 +218,8 @@ class CallRecord(Record):
     result: str = ""
     """The result as JSON text, if `callLog` is `contents`."""
     count: int = 1
+    replica: str = ""
+    """The address of the replica that had the call. This is empty if replicas do not share the call log."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -246,3 +248,5 @@ class CallRecords(Record):
     calls: tuple[CallRecord, ...]
     dropped: int = 0
     """The number of calls that mcpd could not write to disk since it started."""
+    problem: str = ""
+    """Why calls of other replicas are missing."""

@@ -12,7 +12,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 from cryptography.fernet import Fernet, InvalidToken
@@ -20,6 +20,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from mcpd.files.own_thread import OwnThread
 from mcpd.state.redis_client import FAILURES, UNREACHABLE, connect, reason
 
+T = TypeVar("T")
 log = logging.getLogger("mcpd.shared")
 
 _INTERVAL = 0.5
@@ -97,6 +98,15 @@ class SharedState:
 
     def exchange_soon(self) -> None:
         self._wake.set()
+
+    async def ask(self, work: Callable[[Link], T], otherwise: T) -> T:
+        """Do this in the thread now. Returns `otherwise` if Redis cannot be used."""
+        if self.is_down:
+            return otherwise
+        try:
+            return await self._thread.run(work, self.link)
+        except (*FAILURES, RuntimeError):
+            return otherwise
 
     async def run(self) -> None:
         try:

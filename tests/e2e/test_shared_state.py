@@ -12,9 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+import trio
 
-from mcpd.model.status import rfc3339
-from tests.e2e.harness import Client, Daemon, Refused, fake, wait_until
+from mcpd.calls.shared_calls import SharedCalls
+from mcpd.model.events import CallOutcome, CallRecord
+from mcpd.model.status import parse_timestamp, rfc3339
+from mcpd.state.shared import SharedState
+from tests.e2e.harness import Client, Daemon, Json, Refused, fake, wait_until
 from tests.e2e.redis_replicas import RedisServer, redis_server, replicas
 from tests.e2e.web import http_endpoint
 
@@ -135,3 +139,52 @@ def passes(client: Client, tool: str) -> bool:
         return bool(client.call("one", tool)["success"])
     except Refused as error:
         return error.code != "limit_reached"
+
+
+def test_every_replica_shows_the_calls_of_all(tmp_path: Path, database: RedisServer) -> None:
+    """Also those that were made while Redis was down, and with the time by its own clock."""
+    with replicas(tmp_path, database.url, {"one": fake()}) as daemons:
+        for daemon in daemons:
+            daemon.wait_connected("one")
+            wait_until(partial(is_sharing, daemon), lambda: database.url)
+        clients = [daemon.client() for daemon in daemons]
+        for client in clients:
+            client.call("one", "echo")
+        with database.stopped():
+            wait_until(lambda: not any(map(is_sharing, daemons)), lambda: "Redis answers")
+            for client in clients:
+                client.call("one", "pid")
+            assert len(client.request("mcpd/calls")["calls"]) == 2
+            assert "Redis" in client.request("mcpd/calls")["problem"]
+
+        def logged() -> list[list[Json]]:
+            return [client.request("mcpd/calls")["calls"] for client in clients]
+
+        wait_until(lambda: [len(each) for each in logged()] == [4, 4], lambda: str(logged()))
+        redis.Redis.from_url(database.url).xadd("mcpd:calls", {"batch": "nonsense"})
+        for found in logged():
+            assert [each["name"] for each in found] == ["echo", "echo", "pid", "pid"]
+            assert len({each["replica"] for each in found}) == 2
+        assert "REPLICA" in daemons[0].mcpctl("calls").stdout
+
+
+def test_calls_of_a_replica_whose_clock_is_an_hour_ahead(database: RedisServer) -> None:
+    """Their times are corrected, and the stream keeps the size of the settings."""
+    size = 200_000
+    one, two = (SharedState(database.url, b"k", f"http://{name}", name) for name in "ab")
+    two.link.clock = 3600.0  # as if this machine were an hour late
+    parts = [SharedCalls(state, lambda: size) for state in (one, two)]
+    for number in range(1500):
+        exchange(parts[0], CallRecord(at=rfc3339(time.time()), outcome=CallOutcome.OK, name=str(number)), one)
+    assert (redis.Redis.from_url(database.url).memory_usage("mcpd:calls") or 0) < 2 * size
+    began = time.time()
+    exchange(parts[1], CallRecord(at=rfc3339(began - 3600), outcome=CallOutcome.OK, name="late"), two)
+    one.is_down = False
+    found = trio.run(parts[0].with_others, (), lambda _: True, 10)
+    assert [each.name for each in found][-2:] == ["1499", "late"]
+    assert abs(parse_timestamp(found[-1].at) - began) < 1
+
+
+def exchange(part: SharedCalls, record: CallRecord, state: SharedState) -> None:
+    part.add([record])
+    part.prepare()(state.link)()

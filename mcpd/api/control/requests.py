@@ -360,7 +360,9 @@ class _Streams:
         if log is None:
             raise Unsupported("mcpd/calls: this mcpd keeps no call log")
         with log.watch() as written:
-            records = CallRecords(calls=await log.read(params), dropped=log.dropped)
+            shared = self._operations.shared
+            problem = "" if shared is None else shared.problem
+            records = CallRecords(calls=await log.read(params), dropped=log.dropped, problem=problem)
             await take_turn("streams")
             response = wire.result(message.key, codec.encode(records))
             if not params.follow:

@@ -42,6 +42,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
+    from mcpd.calls.shared_calls import SharedCalls
     from mcpd.calls.stages.spans import CallSpanExporter
 
 
@@ -240,6 +241,8 @@ class CallLog(Stage):
         """Records that fit now. If there is no room, the call is only counted."""
         self.omitted = 0
         """Calls that are counted, and will be written as one record. Only increased by others."""
+        self.shared: SharedCalls | None = None
+        """The calls of all replicas; None if there are no others."""
         self._redactor = redactor
         self._entries: list[CallEntry] = []
         self._waiting_bytes = 0
@@ -310,7 +313,8 @@ class CallLog(Stage):
         matches = record_filter(params)
         limit = min(params.limit, MAX_RECORDS)
         await self._write()
-        return await self._thread.run(self._read_files, matches, limit)
+        own = await self._thread.run(self._read_files, matches, limit)
+        return own if self.shared is None else await self.shared.with_others(own, matches, limit)
 
     def watch(self) -> AbstractContextManager[trio.MemoryReceiveChannel[CallRecord]]:
         """Receive every record that is written from now on; the channel ends if it is read too slowly."""
@@ -353,6 +357,8 @@ class CallLog(Stage):
         if self.level is CallLogLevel.OFF:
             return
         count = sum(record.count for record in records)
+        if self.shared is not None:
+            self.shared.add(records)
         await self._thread.run(self._append, _encoder.encode_lines(records), count)
         if self._written.has_listeners:
             for record in records:
