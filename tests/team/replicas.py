@@ -124,13 +124,16 @@ def running(home: Path, servers: Mapping[str, Any]) -> Iterator[Team]:
 def _configuration(home: Path) -> Path:
     """Return a copy of the example that logs each request."""
     text = (TEAM / "haproxy.cfg").read_text()
-    bind = '  bind "${BIND}"\n'
+    bind = '  bind "abns@mcpd${BIND}"\n'
     more = (
         "  capture response header Mcp-Session-Id len 300\n"
         f'  http-request set-header Authorization "Bearer {TOKEN}" '
         "unless { req.hdr(Authorization) -m found }\n"
     )
-    assert text.count("defaults\n") == text.count(bind) == 1
+    outer = "frontend mcp\n"
+    assert text.count("defaults\n") == text.count(bind) == text.count(outer) == 1
     file = home / "haproxy.cfg"
-    file.write_text(text.replace("defaults\n", f"defaults{_LOG}").replace(bind, bind + more))
+    for old, new in (("defaults\n", f"defaults{_LOG}"), (bind, bind + more), (outer, f"{outer}  no log\n")):
+        text = text.replace(old, new)
+    file.write_text(text)
     return file

@@ -29,8 +29,7 @@ _CLOSED = re.compile(
     r"Server disconnected|peer closed connection|ReadError|fetch failed|other side closed|ECONNRESET"
     r"|SSE stream ended without a response|ClosedResourceError"
 )
-"""What the SDKs say of a connection that was closed instead of an answer. HAProxy does so, and logs nothing,
-if the request was not the first of its connection."""
+"""What the SDKs say of a connection that was closed within an answer, which is an event stream."""
 _TOLD = re.compile(r"may have run|Session terminated|session has ended|not found|\b40[04]\b|\b502\b")
 """What they say of a call that has lost its replica, and of a session that has ended."""
 _NOTIFICATIONS = ("its progress", "its log lines")
@@ -82,15 +81,14 @@ class Outcome:
             for request in requests
             if job.library in MODERN or request.session != "-"  # suspended calls, and the session
         }
-        closed = _CLOSED.search(job.error)
-        if not (killed & lost or (killed and closed)):
+        if not killed & lost:
             return f"wrong, and was not on a killed replica: {job.wrong or job.error}"
         if job.wrong:
             missing = all(what in _NOTIFICATIONS for what in job.wrong)
             return QUIET if missing else f"wrong answers: {job.wrong}"
         if "TimeoutError" in job.error or "Request timed out" in job.error:
             return WAITS
-        return LOST if closed or _TOLD.search(job.error) else f"an unexpected error: {job.error}"
+        return LOST if _CLOSED.search(job.error) or _TOLD.search(job.error) else f"an unexpected error: {job.error}"
 
     def faults(self) -> list[str]:
         """Return what is against the rules."""
