@@ -2,7 +2,7 @@
 # and again whenever a list of requirements changes. `make clean` removes it.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak team conformance check format \
+.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak chart team conformance check format \
 	site bench bench-peers counts docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
@@ -69,6 +69,11 @@ fuzz: .venv/made ## Send random inputs to a daemon through every way in; SECONDS
 
 soak: .venv/made interop npm ## Keep a daemon busy for an hour; VARIANT=load, churn or all; SECONDS=60 shortens it
 	@$(BIN)/python -m tests.soak --variant $(VARIANT) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+chart: ## Check the Helm chart: helm lint, and each manifest against the schemas of Kubernetes
+	@[ -d .venv-chart ] || { $(FIND_PYTHON); "$$python" -m venv .venv-chart && \
+		.venv-chart/bin/pip install --quiet helm-python-sdk==0.2.* kubernetes-validate==1.37.* pyyaml; }
+	@.venv-chart/bin/python examples/team/check_chart.py
 
 team: .venv/made interop ## Let clients use three replicas behind HAProxy, and kill replicas meanwhile; SECONDS=20, ARGS=--bench
 	@$(BIN)/python -m tests.team $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)

@@ -70,7 +70,7 @@ def test_no_page_shows_a_command_that_does_not_exist() -> None:
     offenders = []
     for page in PAGES:
         shown = re.findall(
-            r"(?:^\$ |`|&& )mcpctl ((?:--(?:host|url) [^\s`]+ |--[a-z-]+ )*)([a-z][a-z-]*)",
+            r"(?:^\$ |`|&& )mcpctl ((?:--(?:host|url|token-file) [^\s`]+ |--[a-z-]+ )*)([a-z][a-z-]*)",
             page.read_text(),
             re.MULTILINE,
         )
