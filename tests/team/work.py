@@ -88,7 +88,8 @@ class Outcome:
             return QUIET if missing else f"wrong answers: {job.wrong}"
         if "TimeoutError" in job.error or "Request timed out" in job.error:
             return WAITS
-        return LOST if _CLOSED.search(job.error) or _TOLD.search(job.error) else f"an unexpected error: {job.error}"
+        is_lost = _CLOSED.search(job.error) or _TOLD.search(job.error)
+        return LOST if is_lost else f"an unexpected error: {job.error}"
 
     def faults(self) -> list[str]:
         """Return what is against the rules."""
