@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak chart team conformance check format \
-	site bench bench-peers counts docs man screenshots test-mcp-server wheel lock clean
+	site bench bench-context bench-peers counts docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
 # Who only wants to see the demo does not wait for the tools of the tests.
@@ -84,6 +84,9 @@ site: .venv/made ## Build the documentation into site/
 
 bench: .venv/made ## Measure what mcpd costs, as ratios; ARGS=--write updates benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-context: .venv/made ## Measure how well tools are found, and what lists and searches cost in tokens
+	@$(BIN)/python -m benchmarks.context
 
 bench-peers: .venv/made benchmarks/peers/node_modules/made ## Compare mcpd with mcpc, mcporter and mcp-hub; ARGS=--write updates benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.peers.compare $(ARGS)

@@ -38,8 +38,8 @@ _SURE = 0.35
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+|\d+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 _COMMON_WORDS = """
-a about all an and any are as at be by can current do does for from get give have how i in into is it its me
-my need new of on one or our please should show so some tell that the their them then there these this to tool
+a about all an and any are as at be by can current do does for from give have how i in into is it its me
+my need new of on one or our please should so some tell that the their them then there these this to tool
 tools up use using want was we what when where which who why will with would you your
 """
 _LIKE_MEANINGS = """

@@ -17,7 +17,7 @@ from mcpd.gateway.tool_search import FoundTool
 from mcpd.gateway.views import View
 from mcpd.wire import message as wire
 
-_LIMIT, _MAX_LIMIT = 8, 50
+_LIMIT, _MAX_LIMIT = 10, 50
 _MAX_SERVERS = 60
 """Names of servers in the description."""
 _MAX_DESCRIBED = 64 * 1024
