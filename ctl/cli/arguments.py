@@ -75,6 +75,7 @@ def parse_arguments(
     """
     values = dict(base)
     properties = mapping(schema.get("properties"))
+    _refuse_repeated(words)
     for word in words:
         if word.startswith("{"):
             values |= parse_json_object(word)
@@ -126,6 +127,7 @@ def _typed(text: str, schema: object) -> object:
 def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, object]:
     """Return `base` updated with `key=text` and `key:=json` arguments. Raises UsageError for any other."""
     values = dict(base)
+    _refuse_repeated(words)
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or key in ("", ":"):
@@ -141,6 +143,15 @@ def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, obje
                 f"invalid JSON after := in '{word}': {error}", hint=f"for text, write {key[:-1]}={text}"
             ) from None
     return values
+
+
+def _refuse_repeated(words: Sequence[str]) -> None:
+    """Raise UsageError if two of the arguments have the same key: the second would replace the first."""
+    seen: set[str] = set()
+    for key in (word.partition("=")[0].removesuffix(":") for word in words if not word.startswith("{")):
+        if key in seen:
+            raise UsageError(f"{key} is given twice", hint=f"for a list, write {key}:='[1, 2]'")
+        seen.add(key)
 
 
 def parse_json_object(source: str) -> dict[str, object]:
