@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,7 @@ class Connecting(Unopened, AbstractAsyncContextManager[Mcp]):
 
 
 def connect(
-    socket: str | None = None,
+    socket: str | os.PathLike[str] | None = None,
     *,
     start: bool | None = None,
     client: str | None = None,
@@ -78,7 +79,8 @@ def connect(
     it is not running, as every `mcpctl` command does. With `start=False`, raises NotRunning instead.
 
     The daemon at another path, `socket`, must be running, otherwise raises NotRunning: a wrong path must not
-    start a second daemon. With `start=True`, it is started, too.
+    start a second daemon. With `start=True`, it is started, too, with the configuration and state of this
+    user. A daemon that was started continues to run.
 
     `client` is the name of this program in `mcpctl clients`, in the call log, and for policies. By default,
     it is that of the program's file. With `profile`, only the servers and tools of this profile are listed
@@ -87,7 +89,8 @@ def connect(
     """
     given = {"client": client, "profile": profile}
     identity = {name: value for name, value in given.items() if value is not None}
-    return Connecting(partial(_open_mcp, socket, start, identity, handlers))
+    path = None if socket is None else os.fspath(socket)
+    return Connecting(partial(_open_mcp, path, start, identity, handlers))
 
 
 async def _open_mcp(

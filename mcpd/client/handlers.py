@@ -63,7 +63,7 @@ async def answer(handlers: Handlers, method: str, params: Json) -> Json | None:
     if method == "sampling/createMessage" and handlers.sampling is not None:
         given = await resolve(handlers.sampling(params))
         if not isinstance(given, str):
-            return dict(given)
+            return _mapping(given, "the text of the answer")
         return {"role": "assistant", "content": {"type": "text", "text": given}, "model": "unknown"}
     if method == "roots/list" and handlers.roots is not None:
         roots = handlers.roots
@@ -76,11 +76,18 @@ async def answer(handlers: Handlers, method: str, params: Json) -> Json | None:
 def _elicited(params: Json, given: Json | None) -> Json:
     if given is None:
         return {"action": "decline"}
+    given = _mapping(given, "the content of the form")
     fields = params.get("requestedSchema", {}).get("properties", {})
     if "action" in given and "action" not in fields:  # a result as MCP defines it
         return given
-    content = {} if params.get("mode") == "url" else {"content": dict(given)}
+    content = {} if params.get("mode") == "url" else {"content": given}
     return {"action": "accept", **content}
+
+
+def _mapping(given: Json, otherwise: str) -> Json:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"it returned {type(given).__name__}, and not {otherwise} or a result as a mapping")
+    return dict(given)
 
 
 def _uri(root: str | Path) -> str:

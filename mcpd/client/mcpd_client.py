@@ -165,7 +165,7 @@ class Mcp:
             except Unknown:  # the name may mean another tool next time
                 self._named.pop(name, None)
                 raise
-        request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
+        request: dict[str, object] = {"server": server, "tool": tool, "arguments": _mapping(arguments)}
         result = ToolResult.of(await self.connection.request("mcpd/call", request, progress, timeout))
         if not result.success:
             text = result.error or result.output or "the tool failed"
@@ -266,7 +266,7 @@ class Tool:
         if arguments is None:
             self._refuse_ambiguous("timeout", timeout)
             self._refuse_ambiguous("progress", progress)
-        given = {**(arguments or {}), **named}
+        given = {**_mapping(arguments), **named}
         return await self._mcp.call(self.server, self.tool, given, timeout=timeout, progress=progress)
 
     def _refuse_ambiguous(self, option: str, value: object) -> None:
@@ -363,6 +363,15 @@ def _resource(entry: Mapping[str, Any], key: str, mcp: Mcp) -> Resource:
         definition=_without_ours(entry),
         mcp=mcp,
     )
+
+
+def _mapping(arguments: Mapping[str, object] | None) -> dict[str, object]:
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise TypeError(
+            f"the arguments of a tool are a mapping, and not {type(arguments).__name__}; "
+            "json.loads() makes one of what a model returns as text"
+        )
+    return dict(arguments or {})
 
 
 def _missing(answer: Mapping[str, Any]) -> tuple[MissingServer, ...]:

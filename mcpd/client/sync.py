@@ -12,6 +12,7 @@ may use one connection.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, ExitStack
@@ -187,7 +188,7 @@ class SyncConnecting(Unopened, AbstractContextManager[SyncMcp]):
 
 
 def connect(
-    socket: str | None = None,
+    socket: str | os.PathLike[str] | None = None,
     *,
     start: bool | None = None,
     client: str | None = None,

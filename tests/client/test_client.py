@@ -164,13 +164,15 @@ def test_daemon_at_another_path_is_not_started(tmp_path: Path, monkeypatch: pyte
     async def start_daemon(path: str | None) -> None:
         started.append(path)
 
-    async def connect_to(path: str | None, start: bool | None) -> None:
+    async def connect_to(path: str | Path | None, start: bool | None) -> None:
         async with connect(path, start=start):
             pass
 
     monkeypatch.setattr("mcpd.client.connecting._start_daemon", start_daemon)
     own, other = str(tmp_path / "own.sock"), str(tmp_path / "other one.sock")
     monkeypatch.setenv("MCPD_SOCKET", own)
+    with pytest.raises(NotRunning):  # also as a Path
+        trio.run(connect_to, tmp_path / "other one.sock", None)
     for path, may_start, expected in (
         (other, None, f"mcpd is not running at {other}"),
         (other, False, f"mcpctl --socket '{other}' daemon start"),

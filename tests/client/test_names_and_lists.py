@@ -101,13 +101,14 @@ def test_list_of_tools_says_which_servers_are_missing(
         ({"text": "\ud800"}, InvalidCall),
         ({"o": {"a": [0, {3, 1}]}}, TypeError),
         ({"b": b"x"}, TypeError),
+        ('{"a": 1}', TypeError),
     ],
 )
 def test_arguments_that_json_does_not_have_are_refused(
     daemon: FakeDaemon, arguments: Any, error: type[Exception]
 ) -> None:
     """Before anything is sent."""
-    with connect(str(daemon.path), start=False) as mcp:
+    with connect(daemon.path, start=False) as mcp:
         with pytest.raises(error) as raised:
             mcp.call("time", "now", arguments)
         assert not isinstance(raised.value, InvalidCall) or not raised.value.may_have_run

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,6 +22,7 @@ from mcpd.client.sync import connect as connect_sync
 from tests.client.test_client import run
 from tests.e2e.conftest import start
 from tests.e2e.harness import BOUND, fake, wait_until
+from tests.interop.peers import ROOT
 
 __all__ = ["run", "start"]
 
@@ -40,6 +45,23 @@ class Entered(Opened):
         self.mcp = await self.enterAsyncContext(connect(SOCKET, client="tests"))
 
 unittest.main()
+"""
+
+
+PYTEST = f"""
+import sys
+from mcpd.client.sync import connect
+
+SERVERS = {{"test": {{"command": sys.executable, "args": ["{ROOT}/examples/testserver"]}}}}
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_daemon(daemon, tmp_path, number):
+    with connect() as mcp:
+        status = mcp.status()
+        assert mcp.call("test", "add", {{"a": 1, "b": number}}).output == str(1 + number)
+        (tmp_path.parent.parent / str(status["daemon"]["pid"])).touch()
+        assert [each["name"] for each in status["servers"]] == ["test"]
+        assert status["daemon"]["warnings"] == []
 """
 
 
@@ -67,6 +89,26 @@ def test_fixtures_of_unittest(daemon: Any) -> None:
     assert "Ran 2 tests" in done.stderr
     assert "Warning" not in done.stderr
     wait_left(daemon)
+
+
+def test_fixture_of_the_manual_gives_each_test_a_daemon(tmp_path: Path) -> None:
+    """With its own servers and state, also for tests that run at the same time. It ends with the test."""
+    text = (ROOT / "docs/how-to/python-client.md").read_text()
+    (fixture,) = [
+        each for each in re.findall("```python\n(.*?)```", text, re.DOTALL) if "def daemon(" in each
+    ]
+    (tmp_path / "test_it.py").write_text(fixture + PYTEST)
+    search_path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with tempfile.TemporaryDirectory(dir="/tmp") as base:  # the path of a socket must be short
+        argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", f"--basetemp={base}/t", "test_it.py"]
+        environ = {**os.environ, "PATH": search_path, "HOME": str(tmp_path)}
+        done = subprocess.run(
+            argv, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=2 * BOUND, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        pids = [file.name for file in Path(base, "t").iterdir() if file.name.isdigit()]
+    assert len(pids) == 2
+    assert not [pid for pid in pids if Path("/proc", pid).exists()]
 
 
 @pytest.mark.parametrize("entered", [True, False])
