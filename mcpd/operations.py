@@ -193,7 +193,7 @@ class Operations:
             negotiation=tuple(server.trace.steps),
             concurrency=_effective_concurrency(spec),
             share=spec.share,
-            definition=self.config.definition((server.original or server).spec.name),
+            definition=self.config.definition(server.configured_name),
             history=self.event_history.history(server.spec.name, HISTORY_TAIL).entries,
         )
         if isinstance(spec, StdioSpec):
@@ -225,11 +225,7 @@ class Operations:
         if server is not None:
             self.supervisor.get(server)
         every = self.supervisor.everything()
-        return sum(
-            each.results.clear()
-            for each in every
-            if server is None or (each.original or each).spec.name == server
-        )
+        return sum(each.results.clear() for each in every if server is None or each.configured_name == server)
 
     def tap(self, params: TapParams) -> AbstractContextManager[Tap]:
         """Record the messages of one server while the block runs. Raises UnknownServer."""

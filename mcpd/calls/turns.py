@@ -422,7 +422,7 @@ def _describe(queue: ClientTurns, call: Call, mask: Callable[[str], str]) -> Wai
         client=mask(call.caller.describe(call.context)),
         call=mask(call.description),
         since=rfc3339(time.time() - (trio.current_time() - since)),
-        server=(call.server.original or call.server).spec.name,
+        server=call.server.configured_name,
         waits_for=mask(next(obstacles, "")),
     )
 

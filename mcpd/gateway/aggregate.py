@@ -279,7 +279,7 @@ class AggregateServer:
 
     def _name_hint(self, member: str) -> str:
         """Say where an unknown name may come from."""
-        starting = [(s.original or s).spec.name for s in self._sources() if s.is_first_start]
+        starting = [s.configured_name for s in self._sources() if s.is_first_start]
         if starting:
             names = ", ".join(starting[:5]) + (" and others" if len(starting) > 5 else "")
             return f"; {member} of servers that are still starting are not known: {names}; try again soon"
@@ -336,9 +336,7 @@ class AggregateServer:
         for server in self._sources():
             text = server.upstream.info.instructions if server.upstream is not None else ""
             if text:
-                parts.append(
-                    f"## {(server.original or server).spec.name}\n\n{text[:_MAX_SERVER_INSTRUCTIONS]}"
-                )
+                parts.append(f"## {server.configured_name}\n\n{text[:_MAX_SERVER_INSTRUCTIONS]}")
         return "\n\n".join(parts)[:_MAX_INSTRUCTIONS]
 
     def freshness(self, member: str) -> tuple[int, str]:

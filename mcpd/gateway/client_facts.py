@@ -192,7 +192,7 @@ class ServerCallCounts:
         """Count the first call to a server. Ended servers are dropped, so that long sessions do not keep
         them."""
         for ended in [each for each in self.live if each.is_closed]:
-            name = (ended.original or ended).spec.name
+            name = ended.configured_name
             self.ended[name] = self.ended.get(name, 0) + self.live.pop(ended)
         self.live[server] = 1
 
@@ -204,6 +204,6 @@ class ServerCallCounts:
         """Return the counts by definition name."""
         counts = dict(self.ended)
         for server, count in self.live.items():
-            name = (server.original or server).spec.name
+            name = server.configured_name
             counts[name] = counts.get(name, 0) + count
         return counts

@@ -465,7 +465,7 @@ class ClientSession:
     async def ask(self, call: Call, method: str, params: Raw) -> Raw:
         """Ask the client. An elicitation that it does not answer is cancelled."""
         await trio.lowlevel.checkpoint_if_cancelled()  # the call may have ended before this task began
-        name, request = call.server.spec.name, call.request
+        name, request = call.server.configured_name, call.request
         assert request is not None
         try:
             translated = translate_request(method, params, self.context.version, self.message_prefix(name))

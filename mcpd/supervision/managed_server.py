@@ -177,6 +177,11 @@ class ManagedServer:
         return ServerTaps(self.spec.name, context.redactor.mask)
 
     @property
+    def configured_name(self) -> str:
+        """The name that people and clients know, which is also that of a dedicated instance."""
+        return (self.original or self).spec.name
+
+    @property
     def label(self) -> str:
         """What the daemon's log calls the server."""
         return self.spec.name

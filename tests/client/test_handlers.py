@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcpd.client import Handlers, Mcp, ServerRefused, ToolFailed, connect
+from mcpd.client import Handlers, Mcp, ServerRefused, ToolFailed, Unknown, connect
 from mcpd.client.sync import connect as connect_sync
 from tests.client.test_client import run
 from tests.e2e.conftest import start
@@ -38,10 +38,15 @@ async def elicit(mcp: Mcp) -> Any:
     return (await ask(mcp, "elicitation/create", FORM))["result"]
 
 
-@pytest.mark.parametrize("flags", [(), ("--era", "modern")])
-def test_program_answers_what_a_server_asks(start: Start, run: Any, flags: tuple[str, ...]) -> None:
-    """By plain and by async functions, to servers of both eras. The daemon sees the calls of one client."""
-    daemon = start({"fs": fake(*flags)})
+@pytest.mark.parametrize(
+    ("flags", "definition"), [((), {}), (("--era", "modern"), {}), ((), {"share": "client"})]
+)
+def test_program_answers_what_a_server_asks(
+    start: Start, run: Any, flags: tuple[str, ...], definition: Json
+) -> None:
+    """By plain and by async functions, to servers of both eras. The daemon sees the calls of one client. A
+    process of its own has the name that the program knows."""
+    daemon = start({"fs": fake(*flags, **definition)})
     daemon.wait_connected("fs")
     asked: list[Json] = []
     answers: list[Json | None] = [{"x": "1"}, {"action": "cancel"}, {"action": "accept", "content": {}}, None]
@@ -70,6 +75,8 @@ def test_program_answers_what_a_server_asks(start: Start, run: Any, flags: tuple
             assert [each["uri"] for each in roots] == ["file:///tmp", "file:///x"]
             (client,) = (await mcp.connection.request("mcpd/clients"))["clients"]
             assert (client["name"], client["calls"]) == ("agent", 6)
+            with pytest.raises(Unknown, match=r"^fs has no tool 'nope'; `mcpctl list-tools fs`"):
+                await mcp.call("fs", "nope")
 
     run(work)
 
@@ -80,12 +87,16 @@ def test_failing_handler_is_named_to_the_server(start: Start, run: Any) -> None:
     daemon.wait_connected("fs")
 
     def broken(params: Json) -> Json:
+        if params["message"] == "[fs] wrong type":
+            return "Ada"  # type: ignore[return-value]
         raise KeyError("a bug of the program")
 
     async def work() -> None:
         async with connect(daemon.socket, handlers=Handlers(elicitation=broken, roots=broken)) as mcp:  # type: ignore[arg-type]
             error = (await ask(mcp, "elicitation/create", FORM))["error"]
             assert "the program's handler of elicitation/create failed: KeyError" in error["message"]
+            error = (await ask(mcp, "elicitation/create", {**FORM, "message": "wrong type"}))["error"]
+            assert "returned str, and not the content of the form" in error["message"]
             assert (await mcp.call("fs", "echo", {"a": 1})).output == '{"a": 1}'
 
     run(work)

@@ -96,6 +96,12 @@ class Stub(SimpleNamespace):
     __eq__ = object.__eq__
 
 
+class StubServer(Stub):
+    @property
+    def configured_name(self) -> str:
+        return str((self.original or self).spec.name)
+
+
 def make_catalog(
     tools: Sequence[str | Json] = (),
     resources: Sequence[str | Json] = (),
@@ -132,7 +138,7 @@ def make_upstream(link: Any = None, version: str = LEGACY, **capabilities: objec
 
 def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -> Any:
     """Return a server that is not connected. `spec` holds fields of its definition."""
-    return Stub(
+    return StubServer(
         is_closed=False,
         spec=StdioSpec(name=name, command="srv", **{"is_single_process": True, **spec}),
         original=None,

@@ -62,8 +62,8 @@ def _session_report(session: ClientSession, mask: Callable[[str], str]) -> Conne
         waiting=session.gateway.calls.turns.waits_of(session, mask),
         servers={name: ServerUsage(calls=calls) for name, calls in counts.ended.items()}
         | {
-            (server.original or server).spec.name: ServerUsage(
-                calls=calls + counts.ended.get((server.original or server).spec.name, 0),
+            server.configured_name: ServerUsage(
+                calls=calls + counts.ended.get(server.configured_name, 0),
                 revisions=_revisions(version, companions.get(server, server)),
                 instance=server.spec.name if server.original else None,
             )

@@ -270,7 +270,7 @@ def as_input_required(call: Call, error: Raw) -> bytes | None:
     if not call.context.supports("elicitation", "url"):
         call.slots[MISSING_CAPABILITIES] = {"elicitation": {"url": {}}}
         return None
-    label = call.caller.message_prefix(call.server.spec.name)
+    label = call.caller.message_prefix(call.server.configured_name)
     translated = (
         translate_request("elicitation/create", params, call.context.version, label) for params in pages
     )

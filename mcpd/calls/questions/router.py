@@ -332,7 +332,7 @@ class ServerRequestRouter:
         if self._refuse_unsupported(question, call, url=url):
             return
         caller, context = call.caller, call.context
-        prefix = caller.message_prefix(question.server.spec.name)
+        prefix = caller.message_prefix(question.server.configured_name)
         try:
             translated = translate_request(question.message.method, params, context.version, prefix)
         except BadFrame as error:

@@ -64,7 +64,8 @@ class KnownItemStage(Stage):
         server = self.server
         feature = _FEATURE.get(self.method)
         if feature is not None and server.upstream is not None and not server.upstream.has(feature):
-            raise Unsupported(f"{server.spec.name} does not support {feature}", server=server.spec.name)
+            name = server.configured_name
+            raise Unsupported(f"{name} does not support {feature}", server=name)
         if self.method == "tools/call":
             self._check_tool(call.tool)
         elif self.method == "prompts/get":
@@ -73,8 +74,8 @@ class KnownItemStage(Stage):
     def _check_tool(self, name: str) -> None:
         server, catalog = self.server, self.server.catalog
         if not is_tool_allowed(server.spec, name):
-            message = f"{server.spec.name}: the definition excludes {name!r}"
-            raise UnknownTool(message, server=server.spec.name)
+            own = server.configured_name
+            raise UnknownTool(f"{own}: the definition excludes {name!r}", server=own)
         if catalog is not None and catalog.tool(name) is None and _is_complete(catalog, catalog.tools):
             raise _unknown(server, name, catalog.tools, is_tool=True)
 
@@ -96,7 +97,7 @@ def _is_complete(catalog: Catalog, items: Listing) -> bool:
 
 
 def _unknown(server: ManagedServer, name: str, items: Listing, *, is_tool: bool) -> McpdError:
-    own = server.spec.name
+    own = server.configured_name
     kind, command = ("tool", "list-tools") if is_tool else ("prompt", "prompts")
     hint = did_you_mean(name, items) or advice.to_list(own, command, items)
     message = f"{own} has no {kind} {shorten(name, 80)!r}; {hint}"
@@ -111,10 +112,10 @@ def _check_prompt_arguments(server: ManagedServer, prompt: Item, arguments: Raw)
             Problem("$.arguments", f'"{shorten(name, 80)}" is a required argument') for name in missing
         ]
         raise InvalidArguments(
-            f"{prompt.name}@{server.spec.name} was not requested: arguments are missing: "
+            f"{prompt.name}@{server.configured_name} was not requested: arguments are missing: "
             + "; ".join(map(str, problems)),
             problems,
-            server=server.spec.name,
+            server=server.configured_name,
         )
 
 

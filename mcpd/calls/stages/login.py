@@ -62,7 +62,7 @@ def login_catalog(server: ManagedServer) -> Catalog | None:
     """
     if server.catalog is not None or server.state is not ServerState.NEEDS_AUTH:
         return None
-    return _catalog((server.original or server).spec.name) if may_offer_login(server.spec) else None
+    return _catalog(server.configured_name) if may_offer_login(server.spec) else None
 
 
 @lru_cache(maxsize=1000)
@@ -98,7 +98,7 @@ class LoginToolStage(Stage):
         catalog, upstream = self.server.catalog, self.server.upstream
         if upstream is None or (catalog is not None and catalog.tool(LOGIN_TOOL) is not None):
             return None
-        name = (self.server.original or self.server).spec.name
+        name = self.server.configured_name
         text = f"{name} is connected. Its tools are listed now."
         result: dict[str, object] = {"content": [{"type": "text", "text": text}]}
         if upstream.era == "modern":
@@ -222,7 +222,7 @@ class LoginLinks:
         Raises the call's own `error` if no login is possible or wanted, LoginFailed if it did not succeed,
         and LoginLinkOpen if it takes longer than a legacy client may wait for the call.
         """
-        server = (call.server.original or call.server).spec.name
+        server = call.server.configured_name
         own = call.server.spec.name if call.server.spec.person else server
         key = (call.caller.describe(call.context), own)
         call.slots[_SHOWN] = (call.slots.get(_SHOWN) or 0) + 1

@@ -134,9 +134,11 @@ class ValidationStage(Stage):
         return None if schema is None else partial(self._check_arguments, call, schema)
 
     async def _check_arguments(self, call: Call, schema: ToolSchema) -> None:
-        name = call.server.spec.name
-        findings = await schema.check(name, wire.members(call.params).get("arguments", Raw(b"{}")))
+        findings = await schema.check(
+            call.server.spec.name, wire.members(call.params).get("arguments", Raw(b"{}"))
+        )
         if findings.problems:
+            name = call.server.configured_name
             raise SchemaViolation(
                 f"{call.tool}@{name} was not called: its arguments violate the tool's schema: "
                 + "; ".join(map(str, findings.problems)),
