@@ -108,7 +108,7 @@ def test_fixture_of_the_manual_gives_each_test_a_daemon(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         pids = [file.name for file in Path(base, "t").iterdir() if file.name.isdigit()]
     assert len(pids) == 2
-    assert not [pid for pid in pids if Path("/proc", pid).exists()]
+    wait_until(lambda: not any(Path("/proc", pid).exists() for pid in pids), lambda: "a daemon still runs")
 
 
 @pytest.mark.parametrize("entered", [True, False])

@@ -210,7 +210,7 @@ class LoginLinks:
 
     async def refuse_with_link(self, call: Call, error: McpdError) -> None:
         """Raise an error with the link for a person whose client cannot show one otherwise."""
-        name = (call.server.original or call.server).spec.name
+        name = call.server.configured_name
         link = await self._open(call, name, error)
         text = f"{name}: you are not logged in. Open {link.page} in a browser, log in"
         status = error.status if isinstance(error, NeedsAuth) else 401
