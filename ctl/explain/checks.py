@@ -206,7 +206,7 @@ def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Findin
         yield Finding("daemon", OK, f"mcpd {running} responds (pid {facts.pid})")
     for warning in facts.status["daemon"].get("warnings", ()) if facts.status else ():
         message, _, step = warning.rpartition("; ")
-        yield Finding("saved state", WARN, message, step)
+        yield Finding("daemon", WARN, message, step)
 
 
 def _is_older_than_installation(running: VersionInfo) -> bool:

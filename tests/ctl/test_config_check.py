@@ -55,6 +55,7 @@ def test_file_that_only_the_unit_names_is_the_one_to_validate(
         mine = mcpctl
     else:
         monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
+        monkeypatch.setattr(systemd, "socket_is_active", lambda: False)
         monkeypatch.setattr(systemd, "service_environment", lambda: {"MCPD_CONFIG": str(file)})
         mine = Mcpctl("", mcpctl.capsys, {**mcpctl.environ, "MCPD_SOCKET": f"{daemon.path}.none"})
     ran = mine("config", "validate")
