@@ -270,6 +270,20 @@ class ToolsResult(TypedDict):
 class OptionalServerParam(TypedDict):
     server: NotRequired[str | None]
 
+class ToolCost(TypedDict):
+    server: str
+    name: str
+    tokens: int
+
+class ListedTools(TypedDict):
+    surface: object
+    tools: int
+    tokens: int
+
+class ToolCosts(TypedDict):
+    tools: list[ToolCost]
+    surfaces: list[ListedTools]
+
 class FoundTools(TypedDict):
     tools: list[Mapping[str, object]]
     fits: bool
@@ -387,6 +401,7 @@ class ConnectedClient(TypedDict):
     cwd: NotRequired[str]
     servers: NotRequired[Mapping[str, ServerUsage]]
     waiting: NotRequired[list[WaitingCall]]
+    listed: NotRequired[ListedTools | None]
 
 class ClientsResult(TypedDict):
     clients: list[ConnectedClient]
@@ -721,6 +736,13 @@ class Call(Protocol):
         params: OptionalServerParam | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[ToolsResult]: ...
+    @overload
+    def __call__(
+        self,
+        method: Literal["mcpd/tool_costs"],
+        params: NoParams | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Reply[ToolCosts]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/find_tools"], params: FindToolsParams, **options: Unpack[CallOptions]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ctl.api_types import (
         CallCounts,
         ClientsResult,
+        ListedTools,
         ProcessCost,
         ServerStats,
         ServerUsage,
@@ -240,7 +241,7 @@ def _format_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-HEADER = ("CLIENT", "PID", "VIA", "CONNECTED", "SCOPE", "REVISION", "CALLS", "SERVERS")
+HEADER = ("CLIENT", "PID", "VIA", "CONNECTED", "SCOPE", "REVISION", "LISTED", "CALLS", "SERVERS")
 
 
 @click.command(epilog="Example:\n\n\b\n  mcpctl clients --json")
@@ -248,7 +249,8 @@ HEADER = ("CLIENT", "PID", "VIA", "CONNECTED", "SCOPE", "REVISION", "CALLS", "SE
 def clients(cli: CliContext) -> int:
     """List connected clients and the servers they use.
 
-    SCOPE is the server that a client is connected to, `*` for all servers, or `*PROFILE`.
+    SCOPE is the server that a client is connected to, `*` for all servers, or `*PROFILE`. LISTED is the
+    surface with the tools that it was last listed, and about how many tokens they take.
     """
     reply = cli.call("mcpd/clients")
     if not cli.show_json(reply):
@@ -266,13 +268,21 @@ def clients_table(answer: ClientsResult, fit: int | None) -> list[Line]:
             ago(client["since"]),
             client.get("sees") or "-",
             client.get("protocol_version") or "-",
+            _listed(client.get("listed")),
             str(client.get("calls", 0)),
             "; ".join([_server_uses(client.get("servers", {})), *map(_wait, client.get("waiting", ()))]),
         ]
         for client in answer["clients"]
         if client["pid"] != os.getpid()
     ]
-    return table(HEADER, rows, right=(1, 6), fit=fit) if rows else [[paint("no clients connected", "dim")]]
+    return table(HEADER, rows, right=(1, 7), fit=fit) if rows else [[paint("no clients connected", "dim")]]
+
+
+def _listed(listed: ListedTools | None) -> str:
+    """`search: 4 tools, 620 tokens`."""
+    return (
+        f"{listed['surface']}: {count(listed['tools'], 'tool')}, {listed['tokens']} tokens" if listed else "-"
+    )
 
 
 def _wait(call: WaitingCall) -> str:

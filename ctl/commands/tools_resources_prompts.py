@@ -42,6 +42,7 @@ _ENUM_WIDTH = 24
     help="Only tools with this text in their name or description. May be repeated.",
 )
 @click.option("--tag", metavar="TAG", help="Only tools with this tag in the definition of their server.")
+@click.option("--cost", is_flag=True, help="Show the estimated tokens of each tool, server and surface.")
 @click.option("--search", "query", metavar="WORDS", help="The tools that fit these words, the best first.")
 @click.pass_obj
 def list_tools(
@@ -50,12 +51,17 @@ def list_tools(
     schema: bool,
     wanted: tuple[str, ...],
     tag: str | None,
+    cost: bool,
     query: str | None,
 ) -> int:
     """List the tools of all servers, or of one.
 
     ARGUMENTS in brackets are optional. Call a tool with: mcpctl call TOOL@SERVER key=value
     """
+    if cost:
+        if query or wanted or tag:
+            raise UsageError("--cost cannot be combined with --search, --grep or --tag")
+        return _show_costs(cli, server)
     if query is not None:
         if server or wanted or tag:
             raise UsageError("--search cannot be combined with SERVER, --grep or --tag")
@@ -114,6 +120,32 @@ def _search_tools(cli: CliContext, query: str, *, schema: bool) -> int:
             _print_details(cli, tool)
     else:
         print_tools(cli, tools)
+    return 0
+
+
+def _show_costs(cli: CliContext, server: str | None) -> int:
+    reply = cli.call("mcpd/tool_costs")
+    if cli.show_json(reply):
+        return 0
+    tools = [tool for tool in reply.value["tools"] if server in (None, tool["server"])]
+    if server is None:
+        totals: dict[str, list[int]] = {}
+        for tool in tools:
+            totals.setdefault(tool["server"], []).append(tool["tokens"])
+        rows = [[name, str(len(all_of)), str(sum(all_of))] for name, all_of in totals.items()]
+        rows.sort(key=lambda row: -int(row[2]))
+        rows += [
+            [f"surface {s['surface']}", str(s["tools"]), str(s["tokens"])] for s in reply.value["surfaces"]
+        ]
+        cli.out.lines(table(("SERVER", "TOOLS", "TOKENS"), rows, right=(1, 2)))
+        cli.out.message("a token is estimated as four bytes; --cost SERVER shows each tool")
+        return 0
+    tools.sort(key=lambda tool: -int(tool["tokens"]))
+    if tools:
+        each = [[str(tool["name"]), str(tool["tokens"])] for tool in tools]
+        cli.out.lines(table(("TOOL", "TOKENS"), each, right=(1,)))
+    else:
+        cli.out.message(_no_tools(server, (), None))
     return 0
 
 

@@ -45,8 +45,9 @@ from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_res
 from mcpd.gateway.subscriptions import ClientSubscriptions
 from mcpd.gateway.tool_search import ToolSearch
 from mcpd.gateway.views import LIST_MEMBERS, View
+from mcpd.model.api import ListedTools
 from mcpd.model.errors import McpdError, ProtocolViolation, UnknownTool
-from mcpd.model.policy import ALL_SERVERS, ClientFacts, Decision, Surface
+from mcpd.model.policy import ALL_SERVERS, ClientFacts, Decision
 from mcpd.model.text import shorten
 from mcpd.operations import Operations
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
@@ -166,8 +167,8 @@ class ClientSession:
         self.call_counts = ServerCallCounts()
         """The tool calls that were sent to servers."""
         self.client_requests = ClientRequests(send)
-        self.surface: Surface | None = None
-        """What it was listed, of several servers; None before that."""
+        self.listed: ListedTools | None = None
+        """The tools that it was last listed."""
         self.last_version = ""
         """The revision of its last request."""
         self.last_client_name = ""

@@ -13,6 +13,8 @@ import msgspec
 from mcpd.calls.client_context import ClientContext
 from mcpd.gateway.built_in.table import TOOLS
 from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import View
+from mcpd.model.api import ListedTools
 from mcpd.model.policy import Surface
 from mcpd.wire import message as wire
 
@@ -85,14 +87,23 @@ def surface_of(session: ClientSession, context: ClientContext, entries: Sequence
 
 def listed_tools(session: ClientSession, context: ClientContext, entries: Sequence[bytes]) -> Sequence[bytes]:
     """Return the entries of `tools/list`, given all tools that the client may see: what its surface lists."""
-    if session.view.single is not None:
-        return entries
     surface = surface_of(session, context, entries)
-    session.surface = surface
-    own = [tool.entry(session.view) for tool in TOOLS.values() if surface in tool.surfaces]
+    if session.view.single is None:
+        entries = surface_entries(surface, session.view, entries)
+    session.listed = cost(surface, entries)
+    return entries
+
+
+def surface_entries(surface: Surface, view: View, entries: Sequence[bytes]) -> Sequence[bytes]:
+    """Return what a surface lists, given all tools that a client of several servers may see."""
+    own = [tool.entry(view) for tool in TOOLS.values() if surface in tool.surfaces]
     if surface == "full":
         return (*entries, *own) if own else entries
     return (*own, *(entry for entry in entries if _is_always_loaded(entry)))
+
+
+def cost(surface: Surface, entries: Sequence[bytes]) -> ListedTools:
+    return ListedTools(surface=surface, tools=len(entries), tokens=estimated_tokens(entries))
 
 
 def _is_always_loaded(entry: bytes) -> bool:

@@ -492,6 +492,34 @@ class ServerUsage(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class ListedTools(Record):
+    """What a list of tools costs in the context of a model."""
+
+    surface: Surface
+    """`full` or `search`."""
+    tools: int
+    tokens: int
+    """An estimate: a token has four bytes of the list as JSON."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ToolCost(Record):
+    server: str
+    name: str
+    """The server's own name for the tool."""
+    tokens: int
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ToolCosts(Record):
+    """What the tools of the client's profile cost in a list."""
+
+    tools: tuple[ToolCost, ...]
+    surfaces: tuple[ListedTools, ...]
+    """What a client of several servers is listed in each surface."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConnectedClient(Record):
     """A connected client or an HTTP client session."""
 
@@ -514,6 +542,8 @@ class ConnectedClient(Record):
     servers: Mapping[str, ServerUsage] = attrs.field(factory=dict)
     waiting: tuple[WaitingCall, ...] = ()
     """The client's calls that wait for other clients, at most 10."""
+    listed: ListedTools | None = None
+    """The tools that it was last listed."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -12,16 +12,19 @@ from mcpd.api.control.calls import ControlClient
 from mcpd.calls.permissions import Policies
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.signatures import signature
-from mcpd.gateway.tool_search import ToolSearch
+from mcpd.gateway.surfaces import cost, estimated_tokens, surface_entries
+from mcpd.gateway.tool_search import ToolSearch, tool_permission
 from mcpd.model.api import (
     FindToolsParams,
     FoundTools,
     MissingServer,
     PromptsResult,
     ResourcesResult,
+    ToolCost,
+    ToolCosts,
     ToolsResult,
 )
-from mcpd.model.policy import Decision, ItemKind, tags_of_tool
+from mcpd.model.policy import Decision, ItemKind, Surface, tags_of_tool
 from mcpd.model.status import ServerState
 from mcpd.model.tool_names import qualified_name
 from mcpd.operations import Operations
@@ -75,6 +78,22 @@ class ListReader:
                 line = signature(item.raw)
                 tools.append(_add_server_member(item, tool.server, qualified_name=qualified, signature=line))
         return FoundTools(tools=tuple(tools), fits=found.fits)
+
+    async def costs(self, view: AggregateServer) -> ToolCosts:
+        """Return what the tools of a view cost, which is that of the client's profile."""
+        await view.prepare()
+        may_see = tool_permission(self.policies, view, self.client.client_facts)
+        owned = zip(view.entries("tools"), view.owners("tools"), strict=True)
+        seen = [(entry, server, own) for entry, (server, own) in owned if may_see(server, own)]
+        entries = [entry for entry, _, _ in seen]
+        surfaces: tuple[Surface, ...] = ("full", "search")
+        return ToolCosts(
+            tools=tuple(
+                ToolCost(server=server, name=own, tokens=estimated_tokens([entry]))
+                for entry, server, own in seen
+            ),
+            surfaces=tuple(cost(each, surface_entries(each, view, entries)) for each in surfaces),
+        )
 
     def resources(self, name: str | None) -> ResourcesResult:
         return ResourcesResult(

@@ -173,6 +173,9 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/tools": Method(
         "List the tools of one server or all servers.", api.OptionalServerParam, ToolsResult
     ),
+    "mcpd/tool_costs": Method(
+        "Estimate the tokens that tools take in the context of a model.", api.NoParams, api.ToolCosts
+    ),
     "mcpd/find_tools": Method("Find tools by what they do.", api.FindToolsParams, api.FoundTools),
     "mcpd/resources": Method(
         "List the resources and resource templates of one server or all servers.",

@@ -60,6 +60,7 @@ def _session_report(session: ClientSession, mask: Callable[[str], str]) -> Conne
         in_flight=session.in_flight,
         cwd=mask(client.cwd),
         waiting=session.gateway.calls.turns.waits_of(session, mask),
+        listed=session.listed,
         servers={name: ServerUsage(calls=calls) for name, calls in counts.ended.items()}
         | {
             server.configured_name: ServerUsage(

@@ -261,11 +261,14 @@ class ControlRequests:
 
         self._start(message, read())
 
-    def _find_tools(self, message: Message, params: api.FindToolsParams) -> None:
+    def _find_tools(self, message: Message, params: api.FindToolsParams | api.NoParams) -> None:
         client, gateway = self.calls.client, self._gateway
         reader = ListReader(self._operations, gateway.policies, client)
         view = client.selection or gateway.profile_view(None)
-        self._start(message, reader.find(params, gateway.tool_search, view))
+        if isinstance(params, api.NoParams):
+            self._start(message, reader.costs(view))
+        else:
+            self._start(message, reader.find(params, gateway.tool_search, view))
 
     def _prompt(self, message: Message, params: api.PromptParams) -> None:
         body = {"name": params.prompt, "arguments": params.arguments}
@@ -389,6 +392,7 @@ _OF_CONNECTION: Mapping[str, Callable[[ControlRequests, Message, Any], None]] = 
     "mcpd/attach": ControlRequests._attach,
     "mcpd/tools": ControlRequests._list,
     "mcpd/find_tools": ControlRequests._find_tools,
+    "mcpd/tool_costs": ControlRequests._find_tools,
     "mcpd/resources": ControlRequests._list,
     "mcpd/prompts": ControlRequests._list,
     "mcpd/prompt": ControlRequests._prompt,
