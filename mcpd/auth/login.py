@@ -288,6 +288,7 @@ class LoginAttempt:
                 redirect_uri=uri,
                 resource=found.resource,
                 scopes=scopes,
+                state=None if self.request.pages is None else self.request.pages.new_state(),
                 extra={**found.quirks.extra_params, **self.request.settings.extra_params},
             )
         except ValueError as error:

@@ -40,10 +40,9 @@ from mcpd.auth.oauth.quirks import quirks_of
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenError, code_request
 from mcpd.auth.redirect_listener import Page, ShowPage
+from mcpd.model.login import LOGIN_PATH
 from mcpd.model.server_spec import OAuthSettings
 
-PATH = "/login/"
-"""All pages are below it."""
 _PROOF = "/login/callback"
 _MAX_BROWSERS = 8
 """Browsers that may have opened a link and not finished."""
@@ -76,13 +75,13 @@ class PersonListener:
     show: ShowPage | None = None
 
     def url(self, path: str) -> str:
-        return self._pages.origin + path
+        return self._pages.origin + self._pages.owned(path)
 
     async def serve(self, take: ShowPage, pages: Mapping[str, ShowPage]) -> None:
         """See `RedirectListener.serve`; there is one page."""
         ((path, self.show),) = pages.items()
         self.take = take
-        with self._pages.waiting(path, self):
+        with self._pages.waiting(self._pages.owned(path), self):
             await trio.sleep_forever()
 
 
@@ -100,7 +99,7 @@ class _Browser:
 
 
 class LoginPages:
-    """The pages below PATH at `origin`.
+    """The pages below LOGIN_PATH at `origin`.
 
     `client`: which client mcpd is at the issuer, with the scopes to request. `identify` returns whom an
     access token is about, as `PersonListener.person`. It raises ValueError if it is about nobody.
@@ -114,8 +113,11 @@ class LoginPages:
         client: OAuthSettings,
         identify: Callable[[str], str],
         environ: Mapping[str, str],
+        owner: str = "",
     ) -> None:
+        """`owner`: see `Replica`."""
         self.origin = origin
+        self._owner = owner
         self._issuer, self._audience, self._settings = issuer, audience, client
         self._scopes = client.scopes or ("openid",)
         self._identify, self._environ = identify, environ
@@ -129,7 +131,15 @@ class LoginPages:
     async def open_listener(self, server: str, person: str) -> AsyncIterator[PersonListener]:
         """Return where the browser of a person returns to after a login to a server."""
         # The path names the server, so that an answer of one is never taken for that of another.
-        yield PersonListener(f"{self.origin}{PATH}{server}/callback", person, self)
+        yield PersonListener(f"{self.origin}{LOGIN_PATH}{server}/callback", person, self)
+
+    def owned(self, path: str) -> str:
+        """Return a path that leads to this replica."""
+        return f"{LOGIN_PATH}{self._owner}{path.removeprefix(LOGIN_PATH)}"
+
+    def new_state(self) -> str:
+        """Return a state with which a browser comes back to this replica."""
+        return self._owner + new_secret()
 
     @contextmanager
     def waiting(self, path: str, listener: PersonListener) -> Iterator[None]:
@@ -180,6 +190,7 @@ class LoginPages:
             redirect_uri=redirect_uri,
             resource=found.resource,
             scopes=self._scopes,
+            state=self.new_state(),
             extra=self._settings.extra_params,
         )
         others = [value for value, each in self._browsers.items() if each.listener is listener]

@@ -165,6 +165,17 @@ class LoginService:
         challenge = self._users.challenge(params.server)
         return await self._begin(await self._request(params, challenge)).wait_offer()
 
+    async def find_login(self, name: str) -> bool:
+        """Use a login that another replica has stored. Returns whether there is one that this one did not
+        know. Raises McpdError."""
+        used = self._users.credentials.get(name)
+        if used is None or used.login is not None:
+            return False
+        if (await self._credentials_of(await self._resolve(name))).login is None:
+            return False
+        self._servers.get_any(name).reconnect()
+        return True
+
     async def link(
         self, name: str, challenge_fields: Sequence[str], pages: LoginPages | None = None
     ) -> LoginAttempt:

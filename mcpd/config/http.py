@@ -196,11 +196,12 @@ class HttpSettings:
 
     @property
     def origin(self) -> str:
-        """The origin at which people reach it: that of the audience, if it is a URL."""
+        """The origin at which people reach it: that of the audience, or its first name if that is no URL."""
         parts = urlsplit("" if self.jwt is None else self.jwt.audience)
         if parts.scheme in ("http", "https"):
             return f"{parts.scheme}://{parts.netloc}"
-        return f"{self.scheme}://{self.hosts[0] if self.hosts else self.listen}"
+        name = self.hosts[0] if self.hosts else self.listen.host
+        return f"{self.scheme}://{name if self.tls == BALANCER else Address(name, self.listen.port)}"
 
     @property
     def scheme(self) -> str:

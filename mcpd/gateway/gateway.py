@@ -128,7 +128,9 @@ class Gateway:
         self.calls = CallEngine(core, self.spawn, self.roots, self._own_server, stages, core.replica)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._pass_through = PassThrough(self._users_of)
-        self.list_changes = lists.ListChanges(self.sessions, self._own_lists_of)
+        self.list_changes = lists.ListChanges(
+            self.sessions, self.calls.connections.companions.used_by, self.dedicated_servers.users
+        )
         self._nursery: trio.Nursery | None = None
         self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that know all interests, by name. A name may get a new server."""
@@ -178,7 +180,8 @@ class Gateway:
             view = view.for_person(person, partial(self.dedicated_servers.source, person))
         session = ClientSession(self, METHODS, view, client, send, spawn)
         self.sessions[session] = None
-        self.dedicated_servers.serve_person(session, view.servers())
+        if person:
+            self.dedicated_servers.serve_person(session, view.servers())
         return session
 
     def on_session_closed(self, session: ClientSession) -> None:
@@ -302,7 +305,9 @@ class Gateway:
         elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:
             self._on_status(server, event.status.status)
         elif event.status is not None and event.status.status in _LISTS_CHANGE:
-            self.list_changes.on_person_served(event.server)
+            for server in self.dedicated_servers.of_people(event.server):
+                for feature in lists.FEATURES:
+                    self.list_changes.notify(server, feature)
 
     def _on_status(self, server: ManagedServer, state: ServerState) -> None:
         """Not for a dedicated server: clients see the lists of its original."""
@@ -404,12 +409,6 @@ class Gateway:
 
     def _users_of(self, server: ManagedServer) -> Sequence[ClientSession]:
         return [session for session in self.sessions if server in self.servers_of(session)]
-
-    def _own_lists_of(self, session: ClientSession) -> Sequence[ManagedServer]:
-        """Return the servers besides those of definitions whose lists it sees."""
-        dedicated = self.dedicated_servers.used_by(session) if session.client.person_id else []
-        of_person = [server for server in dedicated if server.spec.person]
-        return [*of_person, *self.calls.connections.companions.used_by(session)]
 
     def servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
         """Return the servers that it uses: those it sees, disabled or not, except those that a person has an

@@ -98,7 +98,7 @@ class DedicatedServers:
 
     def serve_person(self, session: ServerUser, servers: Iterable[ManagedServer]) -> None:
         """Create a person's own ones of these servers, so that their lists are known. They start later."""
-        for server in servers if session.client.person_id else ():
+        for server in servers:
             if server.spec.share == "person":
                 with suppress(McpdError):  # a call says what is wrong
                     self.server_for(session, server)
@@ -122,6 +122,11 @@ class DedicatedServers:
             if server.spec.person and server.catalog is None:
                 server.request_start()
         return found
+
+    def of_people(self, name: str) -> list[ManagedServer]:
+        """Return the server with this name if it is a person's."""
+        servers = (each.server for each in self._instances.values())
+        return [server for server in servers if server.spec.name == name and server.spec.person]
 
     def _make_room(self, server: ManagedServer) -> None:
         """End the oldest unused server of a person if there are too many. Raises Overloaded."""

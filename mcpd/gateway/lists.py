@@ -121,32 +121,29 @@ def _cursor(entries: Sequence[bytes], start: int) -> str:
 
 
 class ListChanges:
-    """Tells clients which lists have changed. `own_lists_of` returns the servers besides those of definitions
-    whose lists a client sees: second connections, and those of a person."""
+    """Tells clients which lists have changed. `companions_of` returns the second connections that a client
+    uses, and `users_of` the clients of a dedicated server.
+    """
 
     def __init__(
         self,
         sessions: Collection[ClientSession],
-        own_lists_of: Callable[[ClientSession], Collection[ManagedServer]],
+        companions_of: Callable[[ClientSession], Collection[ManagedServer]],
+        users_of: Callable[[ManagedServer], Collection[object]],
     ) -> None:
         self._sessions = sessions
-        self._own_lists_of = own_lists_of
+        self._companions_of = companions_of
+        self._users_of = users_of
         self._disabled: dict[str, bool] = {}
         self._offered_logins: set[str] = set()
         """The servers whose only tool is the one to log in, as clients were notified."""
 
     def notify(self, server: ManagedServer, feature: str) -> None:
         """A list of a server has changed. Nobody sees those of a dedicated server but a person."""
+        of_person = self._users_of(server) if server.spec.person else ()
         for session in list(self._sessions):
-            if session.view.covers(server) or server in self._own_lists_of(session):
+            if session.view.covers(server) or session in of_person or server in self._companions_of(session):
                 session.notify_list_changed(feature)
-
-    def on_person_served(self, name: str) -> None:
-        """The dedicated server with this name has been connected, or needs a login."""
-        for session in list(self._sessions):
-            if any(server.spec.person and server.spec.name == name for server in self._own_lists_of(session)):
-                for feature in FEATURES:
-                    session.notify_list_changed(feature)
 
     def notify_view(self, view: View, features: Iterable[str]) -> None:
         """Lists of a view of several servers have changed."""

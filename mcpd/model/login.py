@@ -8,6 +8,9 @@ import attrs
 
 from mcpd.model.record import Record
 
+LOGIN_PATH = "/login/"
+"""All pages on which people on other machines log in to servers are below it."""
+
 
 def person_id(name: str, issuer: str) -> str:
     """Return what identifies a person among those of all issuers. It contains the name without spaces."""

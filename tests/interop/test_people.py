@@ -7,6 +7,8 @@ oidc-provider is the authorization server of everything, and FastMCP runs one of
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -19,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import attrs
+import httpx
 import httpx2
 import pytest
 from mcp import Client, MCPError, types
@@ -27,7 +30,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from tests.e2e.harness import BOUND, Daemon, running, wait_until
+from tests.e2e.harness import BOUND, Daemon, Json, running, wait_until
+from tests.e2e.web import BOTH
+from tests.e2e.web import ask as web_ask
 from tests.interop.clients.drivers import modules
 from tests.interop.peers import free_port, listening, made
 from tests.interop.test_authorization_servers import Browser, ask, provider
@@ -148,12 +153,15 @@ class World:
     url: str
     fast: str
 
-    def daemon(self) -> Any:
-        http = {
-            "listen": urlsplit(self.url).netloc.replace("localhost", "127.0.0.1"),
+    def daemon(self, redis: Path | None = None, audience: str = "") -> Any:
+        listen = urlsplit(self.url).netloc.replace("localhost", "127.0.0.1")
+        http: Json = {
+            "listen": listen,
             "hosts": ["localhost"],
-            "jwt": {"issuer": self.issuer, "audience": self.url},
+            "jwt": {"issuer": self.issuer, "audience": audience or self.url},
         }
+        if redis is not None:
+            http["cluster"] = {"key": "k" * 32, "address": f"http://{listen}", "redis": f"unix://{redis}"}
         servers = {"up": {"url": f"{self.issuer}/mcp"}, "fast": {"url": self.fast}}
         return running(self.home, servers, settings={"http": http})
 
@@ -272,3 +280,43 @@ def test_link_works_only_for_the_person_who_got_it(world: World) -> None:
         assert "Logged in" in log_in(ada.browser, ada.link())
         assert [anyio.run(editor.call, "up__echo") for editor in (ada, mallory)] == ["ada", "mallory"]
         assert "login/up" not in daemon.log
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+def test_login_at_one_replica_is_used_by_all(world: World, tmp_path: Path) -> None:
+    """The link leads to the replica that has made it, whichever one the browser comes to."""
+    redis = tmp_path / "redis.sock"
+    command = [
+        "redis-server",
+        "--port",
+        "0",
+        "--unixsocket",
+        str(redis),
+        "--save",
+        "",
+        "--dir",
+        str(tmp_path),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(redis.exists, lambda: "Redis did not start")
+        other = World(tmp_path / "other", world.issuer, f"http://localhost:{free_port()}/mcp", world.fast)
+        other.home.mkdir()
+        with world.daemon(redis, world.url) as one, other.daemon(redis, world.url) as two:
+            ready(one, world)
+            ready(two, other)
+            editor = world.editor("ada")
+            assert "not logged in" in anyio.run(editor.call, "up__echo")
+            assert editor.tokens is not None
+            bearer = {"Authorization": f"Bearer {editor.tokens.access_token}", "Accept": BOTH}
+            with httpx.Client(headers=bearer, timeout=BOUND) as http:
+                refusal = web_ask(http, other.url, "tools/call", name="up__echo", arguments={}).json()
+                (link,) = re.findall(r"http://\S+/login/\S+", refusal["error"]["message"])
+                assert link.startswith(world.url.removesuffix("mcp"))
+                assert "Logged in" in log_in(editor.browser, link)
+                for url in (other.url, world.url):
+                    answer = web_ask(http, url, "tools/call", name="up__echo", arguments={}).json()
+                    assert answer["result"]["content"][0]["text"] == "ada"
+    finally:
+        process.kill()
+        process.wait(BOUND)

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import math
 from contextlib import suppress
+from urllib.parse import unquote
 
 import httpx
 import msgspec
@@ -24,6 +25,7 @@ from mcpd.api.http.parser import Head
 from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, end_with_error
 from mcpd.config.http import ClusterSettings
 from mcpd.model.errors import LinkLost, ProtocolViolation
+from mcpd.model.login import LOGIN_PATH
 from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.model.replica import OWNER_END, Replica
 from mcpd.privacy.logs import FROM_OUTSIDE
@@ -92,7 +94,10 @@ class Cluster:
         return serve_or_forward
 
     def _owner_of_session(self, head: Head) -> str | None:
-        key = head.get(_SESSION_HEADER) or head.query.partition(_SESSION_QUERY)[2]
+        if head.path.startswith(LOGIN_PATH):
+            key = unquote(head.query.partition("state=")[2]) or head.path.removeprefix(LOGIN_PATH)
+        else:
+            key = head.get(_SESSION_HEADER) or head.query.partition(_SESSION_QUERY)[2]
         return self._address(key.partition(OWNER_END)[0]) if OWNER_END in key else None
 
     def _owner_of_state(self, body: bytes) -> str | None:
@@ -166,8 +171,11 @@ async def _relay(response: httpx.Response, exchange: HttpExchange, body: bytes) 
 
 
 def _own_headers(response: httpx.Response) -> bytes:
-    """Return the headers that mean something to an MCP client."""
-    names = ("allow", "mcp-session-id", "retry-after", "www-authenticate")
+    """Return the headers that mean something to an MCP client or a browser."""
+    names = (
+        *("allow", "content-security-policy", "location", "mcp-session-id", "referrer-policy"),
+        *("retry-after", "set-cookie", "www-authenticate"),
+    )
     found = ((name, response.headers.get(name)) for name in names)
     return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in found if value)
 

@@ -15,6 +15,7 @@ from mcpd.api.http.access_tokens import AccessTokens, KeysUnknown, Person, Token
 from mcpd.api.http.guard import RequestGuard
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.config.http import HttpSettings
+from mcpd.model.login import LOGIN_PATH
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 _HOST = re.compile(r"([a-z0-9_.-]{1,255}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -47,7 +48,7 @@ class NetworkGuard(RequestGuard):
         origin = f"{self._settings.scheme}://{self._host(head)}"
         if (head.get(b"origin") or origin).lower() != origin:
             raise self._forbidden("requests of web pages are refused", head, b"origin")
-        if head.path in self._open_paths or head.path.startswith(("/.well-known/", "/login/")):
+        if head.path in self._open_paths or head.path.startswith(("/.well-known/", LOGIN_PATH)):
             return Admission(self._open_paths.get(head.path, 0), False)
         self.person(head)
         return _AUTHENTICATED

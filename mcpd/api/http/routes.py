@@ -42,6 +42,7 @@ from mcpd.config.http import Address, HttpSettings, JwtSettings, TlsFiles
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
+from mcpd.model.login import LOGIN_PATH
 from mcpd.model.policy import ALL_SERVERS, SURFACES
 from mcpd.model.server_spec import NO_SETTINGS
 from mcpd.wire import message as wire
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from mcpd.api.http.network_guard import NetworkGuard
     from mcpd.api.http.tls import TlsServer
     from mcpd.auth.person_login import LoginPages
+    from mcpd.operations import Operations
 
 log = logging.getLogger("mcpd.http")
 
@@ -61,7 +63,6 @@ LIVE, READY = "/livez", "/readyz"
 MCP = "/mcp"
 METRICS = "/metrics"
 RPC = "/rpc"
-LOGIN = "/login/"
 TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "http.json"
 """In the runtime directory; tells other programs where the port is."""
@@ -267,7 +268,7 @@ class HttpApi:
             from mcpd.api.http.access_tokens import AccessTokens
 
             tokens = AccessTokens(settings.jwt, gateway.core.environ)
-            gateway.core.login_pages = _login_pages(settings, settings.jwt, tokens, gateway.core.environ)
+            gateway.core.login_pages = _login_pages(settings, settings.jwt, tokens, gateway.core)
         guard = NetworkGuard(settings, token, tokens, _OPEN)
         self._network_guards.append(guard)
         routes = HttpRoutes(
@@ -326,8 +327,9 @@ class RouteHandler:
         network, control = self._routes.network, self._routes.control
         if path == RPC and control is not None:
             return lambda _, exchange: self._open_control(control, exchange)
-        if network is not None and path.startswith(LOGIN):
-            return self._serve_login
+        if network is not None and path.startswith(LOGIN_PATH):
+            cluster = self._routes.api.cluster
+            return cluster.serve(head, self._serve_login, self._spawn) if cluster else self._serve_login
         if (
             network is not None
             and path.startswith("/.well-known/")
@@ -447,7 +449,7 @@ class RouteHandler:
 
 
 def _login_pages(
-    settings: HttpSettings, jwt: JwtSettings, tokens: AccessTokens, environ: Mapping[str, str]
+    settings: HttpSettings, jwt: JwtSettings, tokens: AccessTokens, core: Operations
 ) -> LoginPages:
     from mcpd.api.http.access_tokens import KeysUnknown, TokenRefused
     from mcpd.auth.person_login import LoginPages
@@ -459,7 +461,8 @@ def _login_pages(
             raise ValueError(str(error) or "the keys of the issuer are not known yet") from None
 
     client = jwt.login or NO_SETTINGS
-    return LoginPages(settings.origin, str(jwt.issuer), jwt.audience, client, identify, environ)
+    issuer, owner = str(jwt.issuer), core.replica.owner
+    return LoginPages(settings.origin, issuer, jwt.audience, client, identify, core.environ, owner)
 
 
 async def _show_login(pages: LoginPages, exchange: HttpExchange) -> None:

@@ -210,6 +210,8 @@ class LoginLinks:
 
     async def refuse_with_link(self, call: Call, error: McpdError) -> None:
         """Raise an error with the link for a person whose client cannot show one otherwise."""
+        if await self._find_login(call):
+            return
         name = call.server.configured_name
         link = await self._open(call, name, error)
         text = f"{name}: you are not logged in. Open {link.page} in a browser, log in"
@@ -225,6 +227,8 @@ class LoginLinks:
         server = call.server.configured_name
         own = call.server.spec.name if call.server.spec.person else server
         key = (call.caller.describe(call.context), own)
+        if await self._find_login(call):
+            return
         call.slots[_SHOWN] = (call.slots.get(_SHOWN) or 0) + 1
         while (other := self._shown.get(key)) is not None:
             await other.ended.wait()
@@ -245,6 +249,13 @@ class LoginLinks:
         finally:
             del self._shown[key]
             shown.ended.set()
+
+    async def _find_login(self, call: Call) -> bool:
+        """Return whether the call can be sent again, because somebody has logged in at another replica."""
+        try:
+            return await (await self._operations.logins.service()).find_login(call.server.spec.name)
+        except McpdError:
+            return False
 
     async def _open(self, call: Call, server: str, error: McpdError) -> LoginAttempt:
         challenge, operations = error.challenge if isinstance(error, NeedsAuth) else (), self._operations
