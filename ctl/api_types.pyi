@@ -630,6 +630,11 @@ class VersionInfo(TypedDict):
     search_path: str
     protocol_versions: list[str]
 
+class UpgradeResult(TypedDict):
+    version: str
+    previous: str
+    pause: float
+
 class CallResult(TypedDict):
     success: bool
     output: NotRequired[str]
@@ -916,6 +921,10 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/shutdown"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[EmptyResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/upgrade"], params: NoParams | None = None, **options: Unpack[CallOptions]
+    ) -> Reply[UpgradeResult]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/call"], params: CallParams, **options: Unpack[CallOptions]

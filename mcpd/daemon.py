@@ -6,6 +6,7 @@ servers, and finally the guardian, the event history and the state file.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
@@ -24,7 +25,7 @@ import trio
 from mcpd import __version__
 from mcpd.api import listeners
 from mcpd.api.listeners import ConnectionLimit, Slot
-from mcpd.api.socket_connection import SocketConnection
+from mcpd.api.socket_connection import Arrival, SocketConnection
 from mcpd.calls.schema_checker import schema_checker_pids
 from mcpd.calls.stages.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
@@ -33,6 +34,7 @@ from mcpd.deferred import DeferredHttp, DeferredLoginService
 from mcpd.files import paths
 from mcpd.files.paths import UnusablePath
 from mcpd.gateway.gateway import Gateway
+from mcpd.io import reader
 from mcpd.io.broadcast import Broadcast
 from mcpd.model.errors import LoginFailed, McpdError, Unsupported
 from mcpd.model.events import Event
@@ -40,7 +42,7 @@ from mcpd.model.replica import ALONE
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.operations import Operations
 from mcpd.privacy.redact import Redactor
-from mcpd.process import containers, instance_lock, labels, processes, systemd
+from mcpd.process import containers, instance_lock, labels, processes, replacement, systemd
 from mcpd.process.guardian import Guardian
 from mcpd.process.port_store import PortStore
 from mcpd.state.active_config import ActiveConfig, watch_config
@@ -52,6 +54,7 @@ from mcpd.supervision.secrets import Secrets
 from mcpd.supervision.shared_toggles import SharedToggles
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
+from mcpd.upgrade import OpenConnection, OwnDescriptors, TakeOver, Upgrade, describe_listeners
 
 if TYPE_CHECKING:
     from mcpd.api.http.cluster import Cluster
@@ -94,16 +97,21 @@ class DaemonOptions:
     """False with `--http-auth none`."""
 
 
-async def run(options: DaemonOptions, redactor: Redactor) -> None:
-    """Run the daemon until it is told to stop.
+async def run(options: DaemonOptions, redactor: Redactor, taken: TakeOver | None = None) -> None:
+    """Run the daemon until it is told to stop. `taken`: what the version before this one has left.
 
     Raises AlreadyRunning, UnusablePath or OSError before anything is started.
     """
-    with ExitStack() as stack:
-        inherited_fds = systemd.listen_fds()
+    left = None if taken is None else taken.state
+    with ExitStack() as stack, replacement.replaceable():
+        if taken is not None:
+            reader.hold(clients_only=False)
+        inherited_fds = systemd.listen_fds() if left is None else dict(left.listeners)
+        is_own_socket = not inherited_fds if left is None else left.is_own_socket
         store = PortStore(options.socket, inherited_fds)
         runtime = paths.socket_directory(options.socket)
-        stack.enter_context(instance_lock.hold_instance_lock(options.socket))
+        held = None if left is None else left.lock
+        lock = stack.enter_context(instance_lock.hold_instance_lock(options.socket, held))
         certificate_problem = _certificate_problem(options)
         unix, ports, http_problem = listeners.open_listeners(
             options.socket,
@@ -115,6 +123,8 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         )
         if certificate_problem:
             ports, http_problem = [], certificate_problem
+        if left is not None and left.is_own_socket:
+            stack.enter_context(listeners.removing(options.socket))
         if labels.INSTANCE_VARIABLE not in options.environ:
             # mcpctl started it from within a server of another daemon: it is not a part of that server.
             labels.drop_own_label()
@@ -124,13 +134,16 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             _describe_crash(instance, killed)
             for instance, killed in processes.sweep_dead_instances(instances).items()
         ]
-        instance = os.urandom(8).hex()
-        stack.enter_context(processes.record_instance(instances, instance))
+        instance = os.urandom(8).hex() if left is None else left.instance
+        record = stack.enter_context(
+            processes.record_instance(instances, instance, None if left is None else left.record)
+        )
         # Normally there are none left: stopping a server ends its processes.
         stack.callback(labels.kill_marked, instance)
         processes.become_subreaper()
         processes.disable_core_dumps()
-        daemon = _Daemon(options, redactor, instance, unix, ports, store, runtime, ends, http_problem)
+        own = OwnDescriptors(instance, lock, record, is_own_socket)
+        daemon = _Daemon(options, redactor, own, unix, ports, store, runtime, ends, http_problem, taken)
         await daemon.run()
     log.info("stopped")
 
@@ -167,13 +180,14 @@ class _Daemon:
         self,
         options: DaemonOptions,
         redactor: Redactor,
-        instance: str,
+        own: OwnDescriptors,
         listener: sockets.socket,
         ports: list[sockets.socket],
         store: PortStore,
         runtime: str,
         earlier_ends: Sequence[str] = (),
         http_problem: str = "",
+        taken: TakeOver | None = None,
     ) -> None:
         """Build all components, from the lowest to the highest: each gets those that it uses.
 
@@ -183,14 +197,15 @@ class _Daemon:
         `earlier_ends`: how daemons before this one ended, if not in the usual way. `http_problem`: why the
         port in the settings is not open.
         """
-        environ, loaded = options.environ, options.loaded
-        self._options = options
+        environ, loaded, instance = options.environ, options.loaded, own.instance
+        self._options, self._own, self._taken = options, own, taken
         self._listener, self._ports, self._runtime = listener, ports, runtime
         self._store, self._is_handed_over = store, False
         self._stop_requested, self._stop_reason = trio.Event(), ""
         self._draining = trio.CancelScope()
         self._force_stop = trio.Event()
         self._connections: set[SocketConnection] = set()
+        self._undecided: set[OpenConnection] = set()
         self._socket_limit = ConnectionLimit("unix")
         cluster = None if options.http is None else options.http.cluster
         self._cluster, self._redis = _join_cluster(cluster), "" if cluster is None else cluster.redis
@@ -200,13 +215,20 @@ class _Daemon:
         # 1. What is on disk.
         self._state = state = Path(paths.state_dir(environ))
         self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
-        self._state_file.claim()
+        if taken is None:
+            self._state_file.claim()
+        else:
+            self._state_file.claimed = taken.state.claim
         self._history = EventHistory(state / "history.jsonl", redactor.mask)
         self._call_log = CallLog(state / "calls.jsonl", redactor)
         self._record_start(earlier_ends)
         # 2. The servers.
         self._events: Broadcast[Event] = Broadcast()
-        self._guardian = Guardian(instance, os.path.join(runtime, containers.CONTAINERS, instance))
+        self._guardian = Guardian(
+            instance,
+            os.path.join(runtime, containers.CONTAINERS, instance),
+            None if taken is None else taken.state.guardian,
+        )
         self._logins = DeferredLoginService(
             lambda: bool(self._redis) or (state / "login").exists(), self._create_login_service
         )
@@ -224,6 +246,8 @@ class _Daemon:
             credentials_for=self._logins.credentials_for,
             runtime=runtime,
             debug=options.debug,
+            handed_over={} if taken is None else {each.label: each for each in taken.state.servers},
+            child_numbers=itertools.count(1 if taken is None else taken.state.next_child),
         )
         self._supervisor = Supervisor(self._context)
         self._shared = None if self._cluster is None else self._share(self._cluster)
@@ -258,6 +282,8 @@ class _Daemon:
             instance=instance,
             socket=options.socket,
             stop=self._stop,
+            upgrade=lambda: self._upgrade.run(),
+            describe_upgrade=lambda: None if taken is None else taken.result(),
             environ=environ,
             store=self._state_file,
             replica=ALONE if self._cluster is None else self._cluster.replica,
@@ -266,13 +292,25 @@ class _Daemon:
         )
         # 5. The clients.
         self._gateway = Gateway(self._operations, self._call_log)
+        self._upgrade = Upgrade(
+            own,
+            self._context,
+            self._gateway,
+            self._guardian,
+            self._http,
+            self._connections,
+            self._undecided,
+            [self._state_file, self._history, self._call_log],
+            lambda: describe_listeners(self._listener, self._ports, self._store),
+        )
 
     def _record_start(self, earlier_ends: Sequence[str]) -> None:
         for end in earlier_ends:
             self._history.record_daemon(end)
         if self._state_file.read_problem:
             self._history.record_daemon(self._state_file.read_problem)
-        self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
+        how = "started" if self._taken is None else f"replaced {self._taken.state.version}"
+        self._history.record_daemon(f"mcpd {__version__} {how} (pid {os.getpid()})")
 
     def _create_login_service(self) -> LoginService:
         from mcpd.auth.service import LoginService
@@ -381,14 +419,21 @@ class _Daemon:
             )
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)
+            if self._taken is not None:
+                self._taken.predecessor.dismiss()  # from here on, there is no way back
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run, self._gateway)
                 servers.start_soon(self._gateway.run)
                 await self._supervisor.wait_applied(self._supervisor.generation)  # clients see all servers
+                if self._taken is not None:
+                    await self._taken.wait_connected(self._supervisor)
                 async with trio.open_nursery() as clients:
+                    if self._taken is not None:
+                        await self._taken.serve_clients(clients, ports, self._serve, self._socket_limit)
+                        self._taken.finish(self._context)
                     async with trio.open_nursery() as accepting:
                         if (interval := systemd.watchdog_interval()) is not None:
-                            accepting.start_soon(_feed_watchdog, interval)
+                            accepting.start_soon(systemd.feed_watchdog, interval)
                         accepting.start_soon(watch_config, self._configuration)
                         serve = partial(listeners.serve, clients=clients, limit=self._socket_limit)
                         await accepting.start(serve, self._listener, self._serve)
@@ -416,12 +461,17 @@ class _Daemon:
         if self._is_handed_over:
             self._http.api.hand_over()
 
-    async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
-        http = await listeners.speaks_http(connection, slot)
+    async def _serve(self, connection: sockets.socket, slot: Slot, arrival: Arrival | None = None) -> None:
+        undecided = OpenConnection(connection.fileno(), slot.pid)
+        self._undecided.add(undecided)
+        try:
+            http = False if arrival is not None else await listeners.speaks_http(connection, slot)
+        finally:
+            self._undecided.discard(undecided)
         if http:
             await self._http.api.serve_unix(connection, slot)
         elif http is not None:
-            client = SocketConnection(self._gateway, connection, slot.pid, slot)
+            client = SocketConnection(self._gateway, connection, slot.pid, slot, arrival=arrival)
             self._connections.add(client)
             try:
                 await client.run()
@@ -517,10 +567,3 @@ async def _serve_port(
         if port.background is not None:
             nursery.start_soon(port.background)
         await listeners.serve(port.listener, port.serve, clients, port.limit, task_status=task_status)
-
-
-async def _feed_watchdog(interval: float) -> None:
-    """Tell systemd that the event loop is not blocked. Runs until cancelled."""
-    while True:
-        systemd.notify(WATCHDOG="1")
-        await trio.sleep(interval)

@@ -41,8 +41,10 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from mcpd.files import paths
     from mcpd.model.errors import BadSpec
     from mcpd.privacy import logs
+    from mcpd.process import replacement
 
     logs.log_library_warnings()
+    task = replacement.find_task(os.environ)
     http = None
     if arguments.http is not None:
         try:
@@ -68,7 +70,7 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if settings is not None and (problem := _problem_with(settings, arguments.http_auth)):
         print(f"mcpd: {problem}", file=sys.stderr)
         return EXIT_USAGE
-    return _run(arguments, environ, loaded, settings)
+    return _run(arguments, environ, loaded, settings, task)
 
 
 def _problem_with(http: HttpSettings, auth: str) -> str:
@@ -83,15 +85,17 @@ def _run(
     environ: Mapping[str, str],
     loaded: LoadedConfig,
     http: HttpSettings | None,
+    task: tuple[str, int] | None,
 ) -> int:
     import trio  # imported here so that --validate-config starts fast
 
-    from mcpd import daemon
+    from mcpd import daemon, upgrade
     from mcpd.files import paths
     from mcpd.privacy import logs
     from mcpd.privacy.redact import Redactor
     from mcpd.process.instance_lock import AlreadyRunning
     from mcpd.process.memory import limit_memory_growth
+    from mcpd.process.replacement import CannotReplace
 
     debug = arguments.debug or environ.get("MCPD_DEBUG", "").lower() not in _OFF
     level = "debug" if debug else arguments.log_level or loaded.settings.log_level or "info"
@@ -110,10 +114,21 @@ def _run(
                 is_http_option=arguments.http is not None,
                 require_http_token=arguments.http_auth == "token",
             )
-            trio.run(daemon.run, options, redactor)
+            taken = None
+            if task is not None:
+                mode, descriptor = task
+                if mode == "check":
+                    print(upgrade.check(descriptor, loaded).decode(), flush=True)
+                    return EXIT_OK
+                taken = upgrade.take_over(descriptor, uses_http=http is not None)
+                redactor.add(taken.state.secrets)
+            trio.run(daemon.run, options, redactor, taken)
         except AlreadyRunning as error:
             print(f"mcpd: {error}", file=sys.stderr)
             return EXIT_ALREADY_RUNNING
+        except CannotReplace as error:
+            print(f"mcpd: {error}", file=sys.stderr)
+            return EXIT_USAGE
         except (paths.UnusablePath, OSError) as error:
             message = isinstance(error, OSError) and error.filename is None and error.strerror
             print(f"mcpd: {message or error}", file=sys.stderr)

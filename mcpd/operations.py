@@ -23,6 +23,7 @@ from mcpd.model.api import (
     PingResult,
     ServerDetail,
     ServerResult,
+    UpgradeResult,
 )
 from mcpd.model.codec import unstructure
 from mcpd.model.errors import CallTimeout, NotReady, UpstreamRefused
@@ -102,6 +103,10 @@ class Operations:
     socket: str
     stop: Callable[[str], None]
     """Stop the daemon; takes the reason for the log."""
+    upgrade: Callable[[], Awaitable[None]]
+    """Replace the daemon by the installed version. Returns only by an exception. Raises NotUpgraded."""
+    describe_upgrade: Callable[[], UpgradeResult | None]
+    """Return how this version has replaced the one before it; None if it has not."""
     event_history: EventHistory
     logins: LoginAccess
     http: HttpAccess

@@ -27,6 +27,9 @@ from mcpd.config.loader import default_path, load
 from mcpd.model.errors import BadSpec
 from mcpd.process.port_store import receiving_ports
 
+_UPGRADE_TIMEOUT = 120.0
+"""Seconds: the daemon waits half a minute for calls that cannot go over."""
+
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon status")
 def daemon() -> None:
@@ -82,6 +85,21 @@ def restart(cli: CliContext) -> int:
                 _stop(cli)
                 _start(cli, config, ports)
     return report_daemon_status(cli)
+
+
+@daemon.command()
+@click.pass_obj
+def upgrade(cli: CliContext) -> int:
+    """Replace the running daemon by the installed version, without an interruption.
+
+    The process of the daemon, local servers, connections of clients and calls in progress stay. The installed
+    version is tried out first: if it does not work, the running one goes on, and the error says why.
+    """
+    with DaemonClient(cli.socket) as client:
+        result = client.call("mcpd/upgrade", timeout=_UPGRADE_TIMEOUT).value
+    versions = f"mcpd {result['previous']} was replaced by {result['version']}"
+    cli.out.answer(result, f"{versions}; clients waited {result['pause']} s")
+    return 0
 
 
 def _validate_before_restart(cli: CliContext, environ: Mapping[str, str]) -> str:

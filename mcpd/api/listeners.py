@@ -231,13 +231,20 @@ def bind_unix(path: str) -> Iterator[sockets.socket]:
         finally:
             os.umask(old)
         listener.listen(_BACKLOG)
-        own = os.lstat(path)
-        try:
+        with removing(path):
             yield listener
-        finally:
-            with suppress(OSError):
-                if os.path.samestat(os.lstat(path), own):
-                    os.unlink(path)
+
+
+@contextmanager
+def removing(path: str) -> Iterator[None]:
+    """Remove a socket that mcpd has created at the end, unless the path names something else by then."""
+    own = os.lstat(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if os.path.samestat(os.lstat(path), own):
+                os.unlink(path)
 
 
 def bind_tcp(address: Address) -> sockets.socket:
@@ -329,6 +336,22 @@ async def serve(
                 # Most likely out of descriptors. Accepting again immediately would spin.
                 log.error("cannot accept a client: %s", error.strerror or error, extra=FROM_OUTSIDE)
                 await trio.sleep(0.1)
+
+
+async def serve_again(
+    connection: sockets.socket,
+    pid: int,
+    handle: Callable[[sockets.socket, Slot], Awaitable[None]],
+    limit: ConnectionLimit,
+) -> None:
+    """Go on with a connection that the version before this one has accepted."""
+    slot = limit.open(pid)
+    with connection:
+        if isinstance(slot, Slot):
+            try:
+                await handle(connection, slot)
+            finally:
+                limit.close(slot)
 
 
 async def _refuse(connection: sockets.socket, reason: str, refusals: trio.CapacityLimiter) -> None:

@@ -9,20 +9,24 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from itertools import chain
 
+import msgspec
 import trio
 
 from mcpd.api.control.requests import ControlRequests
 from mcpd.api.listeners import Slot
 from mcpd.api.mcp.frames import BatchReply, count_requests, parse_batch
+from mcpd.calls.call import Call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.limits import MAX_INCOMPLETE
 from mcpd.gateway.gateway import METHODS, Gateway
+from mcpd.gateway.handover import SessionState, can_go_on, describe_session, go_on, handle_waiting
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.io.outbox import Outbox, batch
 from mcpd.io.reader import READ_SMALL, REST, Reader, has_hung_up
 from mcpd.io.turns import run_in_turn
-from mcpd.model.errors import Overloaded
+from mcpd.model import codec
+from mcpd.model.errors import McpdError, Overloaded, UnknownProfile
 from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.privacy.logs import FROM_OUTSIDE
 from mcpd.process.memory import trim_heap_soon
@@ -47,6 +51,34 @@ _DRAIN_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.05
 
 
+class ClientState(msgspec.Struct, kw_only=True):
+    """A client whose connection goes on in the next version of the daemon."""
+
+    fd: int
+    pid: int
+    received: bytes
+    """The line that it has not finished."""
+    unsent: bytes
+    name: str
+    reported_pid: int | None
+    since: float
+    profile: str | None
+    """What it has selected for the control API."""
+    session: SessionState | None
+    upgrading: list[bytes]
+    """The ids of its requests for this upgrade."""
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A client of the version before this one."""
+
+    state: ClientState
+    gone_on: trio.Event
+    """Set once everything is as that version has left it."""
+    all_gone_on: trio.Event
+    """The same for all clients."""
+
+
 class SocketConnection:
     """One client. `run` serves it until it disconnects, then cancels its requests."""
 
@@ -57,8 +89,10 @@ class SocketConnection:
         pid: int,
         slot: Slot | None,
         client: ClientConnection | None = None,
+        arrival: Arrival | None = None,
     ) -> None:
-        """`client`: its entry in the registry if the caller registers it. `slot` None: it is not evicted."""
+        """`client`: its entry in the registry if the caller registers it. `slot` None: it is not evicted.
+        `arrival`: what the version before this one has left."""
         self._slot = slot
         self._gateway = gateway
         self._operations = gateway.core
@@ -71,7 +105,7 @@ class SocketConnection:
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_MESSAGE, longest=math.inf, limit_structure=True)
         # Small reads, so that a burst of requests does not delay other clients.
-        self._reader = Reader(self._fd, self._received, largest=READ_SMALL)
+        self._reader = Reader(self._fd, self._received, largest=READ_SMALL, of_client=lambda: True)
         self._is_incomplete = False
         """Whether a long message that has arrived only in part is counted."""
         self._starting = 0
@@ -80,6 +114,7 @@ class SocketConnection:
         self._requests: ControlRequests
         self._session: ClientSession | None = None
         """Set once the client speaks MCP."""
+        self._arrival = arrival
         self._received_at = trio.current_time()
         self.has_read_all = trio.Event()
         """Set once every line of the client has been handled."""
@@ -121,13 +156,73 @@ class SocketConnection:
         self._nursery.start_soon(self._watch_backlog)
         with nullcontext() if self._slot is None else self._slot.held_by(self):
             try:
+                if self._arrival is not None:
+                    await self._go_on(self._arrival)
                 await self._reader.run()
-            except OSError as error:
+            except (OSError, McpdError) as error:  # McpdError: its server or profile is gone
                 log.debug("client %d: %s", self._pid, error)
             self.has_read_all.set()
             await self._finish_requests()
             with trio.move_on_after(_DRAIN_TIMEOUT):
                 await self._outbox.wait_drained()
+
+    def calls(self) -> list[Call]:
+        """Return the calls in progress."""
+        session = self._session
+        return [*self._requests.calls.calls.values(), *(session.calls.values() if session else ())]
+
+    def describe(self) -> ClientState | None:
+        """Return what the next version of the daemon needs to go on; None if the connection ends with this
+        one."""
+        if self._external_client is not None or self._outbox.broken or self._splitter.is_dropping:
+            return None
+        client, session, selection = self._client, self._session, self._requests.calls.client.selection
+        return ClientState(
+            fd=self._fd,
+            pid=self._pid,
+            received=self._splitter.rest(),
+            unsent=self._outbox.rest(),
+            name=client.reported_name,
+            reported_pid=client.pid,
+            since=client.since,
+            profile=None if selection is None else selection.profile.name,
+            session=None if session is None else describe_session(self._gateway, session),
+            upgrading=self._requests.waiting_for_upgrade(),
+        )
+
+    def refuse_to_go_on(self, error: McpdError) -> None:
+        """Answer what the next version cannot go on with."""
+        self._requests.refuse_to_go_on(error)
+        for call in self.calls():
+            if not can_go_on(call):
+                self._gateway.calls.fail(call, error)
+
+    async def _go_on(self, arrival: Arrival) -> None:
+        try:
+            await self._restore(arrival.state)
+        finally:
+            arrival.gone_on.set()
+            self._arrival = None
+        await arrival.all_gone_on.wait()
+        if self._session is not None and arrival.state.session is not None:
+            handle_waiting(self._session, arrival.state.session, self)
+
+    async def _restore(self, state: ClientState) -> None:
+        self._client.set_identity(state.name, state.reported_pid)
+        self._client.since = state.since
+        if state.unsent:
+            self._send(state.unsent)
+        with suppress(UnknownProfile):
+            if state.profile is not None:
+                self._requests.calls.select(self._gateway.profile_view(state.profile))
+        if (of_session := state.session) is not None:
+            view = self._gateway.view(of_session.server, of_session.profile)
+            session = self._open_session(view, of_session.client)
+            await go_on(self._gateway, session, of_session, self)
+        if state.received:
+            self._received(state.received)
+        for key in state.upgrading:
+            self._send(wire.result(key, codec.encode(self._operations.describe_upgrade())))
 
     def stop_reading(self) -> None:
         """Take no more from the client, because the daemon stops. Lines that it has sent are still handled;

@@ -137,6 +137,19 @@ class CallEngine:
                 self._refuse(call, error)
                 raise
 
+    def go_on(self, caller: Caller, request: ClientRequest, target: Target, upstream: Upstream) -> Call:
+        """Add a call that the version before this one has sent to this connection."""
+        server, context = target.server, request.context
+        route = self.routes.find(caller.scope, server, request.method, target.tool, target.params)
+        call = caller.calls[request.key] = Call(self, caller, request, context, server, target.params, route)
+        call.alias, call.passed, call.stats = target.alias, len(route.stages.before), route.stats
+        binding = self._bind(call, upstream)
+        may_be_misrouted = binding.may_ask and not upstream.link.correlates_server_requests
+        if (may_be_misrouted or route.may_wait) and not self.turns.enter(call):
+            release_turn(call)  # its turn had ended before, as that of a call that takes long
+        call.state = SENT
+        return call
+
     def _asks_nothing(self, caller: Caller, server: ManagedServer, method: str, target: Target) -> bool:
         """Return whether a call need not wait for the server's second process: a tool that only reads hardly
         asks anything, and any process gives the same answer."""

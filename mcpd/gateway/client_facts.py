@@ -32,6 +32,15 @@ class SessionFacts:
         """By the names of a request."""
 
     @property
+    def names(self) -> list[str]:
+        """All names of the client."""
+        return list(self._names)
+
+    @names.setter
+    def names(self, names: list[str]) -> None:
+        self._names = dict.fromkeys(names)
+
+    @property
     def are_read(self) -> bool:
         return bool(self._facts)
 

@@ -76,6 +76,7 @@ METHODS = SessionMethods(
     lists.answer_list,
     kept_results.answer_read,
     modern.apply_request_meta,
+    modern.ClientListenStream,
     answer_unknown_tool,
 )
 

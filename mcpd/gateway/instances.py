@@ -141,6 +141,23 @@ class DedicatedServers:
         text = f"{name}: too many people use mcpd at the same time ({MAX_OF_PEOPLE} servers of people)"
         raise Overloaded(f"{text}; nothing was sent, try again later", server=name)
 
+    def describe(self, session: ServerUser) -> list[tuple[str, str, str]]:
+        """Return those that this client uses: the name of the definition, its own name, and its directory."""
+        return [
+            (key[0], each.server.spec.name, key[1] if isinstance(key[1], str) else "")
+            for key, each in self._instances.items()
+            if session in each.users
+        ]
+
+    def go_on(self, session: ServerUser, server: ManagedServer, name: str, directory: str) -> None:
+        """Use the server that `describe` has returned in the version before this one."""
+        owner: object = directory or session
+        key = (server.spec.name, owner)
+        if key not in self._instances:
+            own_only = owner is session and session.context.prefers_legacy
+            self._instances[key] = self._start(server, session, owner, prefers_legacy=own_only, name=name)
+        _add_user(self._instances[key], session)
+
     def on_disabled(self, server: ManagedServer) -> None:
         """A disabled definition disables its dedicated servers, too."""
         for key, instance in list(self._instances.items()):
@@ -168,13 +185,19 @@ class DedicatedServers:
             self._end(key, instance, _UNUSED)
 
     def _start(
-        self, server: ManagedServer, session: ServerUser, owner: object, *, prefers_legacy: bool = False
+        self,
+        server: ManagedServer,
+        session: ServerUser,
+        owner: object,
+        *,
+        prefers_legacy: bool = False,
+        name: str = "",
     ) -> _Instance:
         """Start an instance for `owner`.
 
         `prefers_legacy`: whether its only client is of the legacy era and can be asked (`ClientContext`).
         """
-        spec = attrs.evolve(server.spec, name=self._name_for(server), lazy=True)
+        spec = attrs.evolve(server.spec, name=name or self._name_for(server), lazy=True)
         if prefers_legacy and spec.era == "auto" and isinstance(spec, StdioSpec):
             spec = attrs.evolve(spec, era="legacy-first")  # the era that its client would use directly
         if isinstance(spec, StdioSpec) and isinstance(owner, str) and spec.cwd is None:

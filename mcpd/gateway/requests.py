@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
 
@@ -37,6 +36,8 @@ class WaitingRequests:
         self._respond_exception = respond_exception
         self.scopes: dict[bytes, trio.CancelScope] = {}
         """By the ids of the requests."""
+        self.requests: dict[bytes, ClientRequest] = {}
+        """The same."""
         self._is_closed = False
 
     def start(self, request: ClientRequest, work: Work) -> None:
@@ -51,6 +52,7 @@ class WaitingRequests:
             raise Overloaded(f"{MAX_IN_TOTAL} requests of all clients are already waiting; try again later")
         scope = self.scopes[request.key] = trio.CancelScope()
         self._of_all.add(scope)
+        self.requests[request.key] = request
 
         async def run() -> None:
             with scope:
@@ -63,7 +65,7 @@ class WaitingRequests:
                 finally:
                     self._of_all.discard(scope)
             if self.scopes.get(request.key) is scope:
-                del self.scopes[request.key]
+                del self.scopes[request.key], self.requests[request.key]
             if scope.cancel_called and not self._is_closed:
                 request.responder.drop()
 
@@ -73,6 +75,7 @@ class WaitingRequests:
         """Cancel the request with this id, if it waits. It gets no response."""
         scope = self.scopes.pop(key, None)
         if scope is not None:
+            del self.requests[key]
             scope.cancel(reason=reason)
 
     def close(self, reason: str) -> None:
@@ -89,7 +92,7 @@ class ClientRequests:
     def __init__(self, send: Callable[[bytes], None], first: int = 1) -> None:
         self._send = send
         self._pending: dict[bytes, ResponseCallback] = {}
-        self._ids = itertools.count(first)
+        self.next_id = first
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -103,7 +106,8 @@ class ClientRequests:
 
         `on_response` is called exactly once, unless `cancel` comes first.
         """
-        key = b"%d" % next(self._ids)
+        key = b"%d" % self.next_id
+        self.next_id += 1
         if self._is_closed:
             on_response(None)
             return key

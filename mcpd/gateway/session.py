@@ -121,6 +121,8 @@ class SessionMethods(msgspec.Struct, frozen=True):
     """Answer a read of what mcpd keeps itself. Returns False for a resource of a server."""
     apply_request_meta: Callable[[ClientRequest], None]
     """See `modern.apply_request_meta`."""
+    make_stream: Callable[[ClientRequest, frozenset[str]], ListenStream]
+    """Makes an open `ListenStream`."""
     answer_unknown_tool: Callable[[ClientSession, ClientRequest, UnknownTool], None]
     """See `built_in.table.answer_unknown_tool`."""
 
@@ -262,6 +264,24 @@ class ClientSession:
         else:
             self._methods.answer_list(self, request)
 
+    def waiting_requests(self) -> list[ClientRequest]:
+        """Return the requests other than calls that wait for something."""
+        return list(self._waiting.requests.values())
+
+    def handle_again(self, request: ClientRequest) -> None:
+        """Handle a request that the version before this one had received, and no server has seen."""
+        try:
+            if request.method in _USING_LISTS:
+                self.spawn_request(request, partial(self._handle_prepared, request))
+            else:
+                self._handle_own_method(request)
+        except Exception as error:
+            self.respond_exception(request, error)
+
+    def go_on_listening(self, request: ClientRequest, features: Collection[str]) -> None:
+        """Add a stream that the version before this one had opened."""
+        self.listen_streams[request.key] = self._methods.make_stream(request, frozenset(features))
+
     def forward(self, request: ClientRequest, target: Target) -> None:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
         if target.server.spec.share != "all" or target.server.elicitation_history.separates_clients:
@@ -390,6 +410,15 @@ class ClientSession:
         client = self.client
         name = client.name or self.peer or context.client_name
         return CallerIdentity(name, client.pid, client.via, client.person)
+
+    @property
+    def names(self) -> list[str]:
+        """The names that it has used."""
+        return self._facts.names
+
+    @names.setter
+    def names(self, names: list[str]) -> None:
+        self._facts.names = names
 
     @property
     def knows_roots(self) -> bool:

@@ -48,6 +48,9 @@ class ClientSubscriptions:
     def count(self, session: Subscriber) -> int:
         return len(self._by_session.get(session, ()))
 
+    def of(self, session: Subscriber) -> _SubscribedResources:
+        return self._by_session.get(session, {})
+
     def uris(self, session: Subscriber) -> list[str]:
         """Return what a legacy client is subscribed to."""
         return [uri for stream, uri in self._by_session.get(session, ()) if not stream]

@@ -86,6 +86,10 @@ class Outbox:
         """Return the tags of frames that are not written completely."""
         return [tag for tag in self._tags if tag is not None]
 
+    def rest(self) -> bytes:
+        """Return the bytes that are not written."""
+        return b"".join(self._frames)[self._offset :]
+
     def withdraw(self, tag: object) -> bool:
         """Remove a frame of which nothing is written. Return False if it is too late."""
         for index, known in enumerate(self._tags):

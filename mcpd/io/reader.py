@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -57,9 +58,17 @@ class Reader:
     """
 
     def __init__(
-        self, fd: int, take: Callable[[bytes], Iterable[object] | None], *, largest: int = READ_LARGE
+        self,
+        fd: int,
+        take: Callable[[bytes], Iterable[object] | None],
+        *,
+        largest: int = READ_LARGE,
+        of_client: Callable[[], bool] | None = None,
     ) -> None:
+        """`of_client`: for a client of the daemon, returns whether `hold` may stop here, and not within a
+        message."""
         self.fd = fd
+        self.of_client = of_client
         self._take = take
         self._largest = largest
         self._size = READ_SMALL
@@ -85,11 +94,18 @@ class Reader:
             if not self._is_resting:
                 _current_hub().resume(self, has_work=self._steps is not None)
 
+    def finish(self) -> None:
+        """Handle everything that was read, at once."""
+        if self._steps is not None:
+            with _batch:
+                deque(self._steps, 0)
+            self._steps = None
+
     async def _rest(self) -> None:
         await rest()
         self._is_resting = False
         if not self.is_paused:
-            _current_hub().resume(self, has_work=True)
+            _current_hub().resume(self, has_work=self._steps is not None)
 
     async def run(self) -> None:
         """Read until the end of the stream or cancellation. Raises OSError, and exceptions from `take`."""
@@ -185,6 +201,17 @@ def unwatch(readable: Readable) -> None:
     _current_hub().remove(readable)
 
 
+def hold(*, clients_only: bool) -> None:
+    """Read nothing more from any descriptor, or from those of clients, until `release`. What was read is
+    handled at once. Call this again for clients that were within a message."""
+    _current_hub().hold(clients_only=clients_only)
+
+
+def release() -> None:
+    """Read again."""
+    _current_hub().release()
+
+
 class _EpollHub:
     """The epoll of one `trio.run`, and the task that serves it."""
 
@@ -202,14 +229,42 @@ class _EpollHub:
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self.slice = _MAX_SLICE
         """Seconds of one descriptor's turn."""
+        self._is_held: Callable[[Readable], bool] = _is_never
+        """Whether nothing is read from a descriptor until `release`."""
+        self._held: dict[int, None] = {}
+        """Those from which something would be read otherwise."""
 
     def add(self, reader: Readable) -> None:
         self._readers[reader.fd] = reader
-        self._epoll.register(reader.fd, select.EPOLLIN)
+        if self._is_held(reader):
+            self._paused.add(reader.fd)
+            self._held[reader.fd] = None
+        else:
+            self._epoll.register(reader.fd, select.EPOLLIN)
+
+    def hold(self, *, clients_only: bool) -> None:
+        self._is_held = _is_client if clients_only else _is_reader
+        for reader in [each for each in self._readers.values() if self._is_held(each)]:
+            assert isinstance(reader, Reader)
+            if reader.fd not in self._paused:
+                self.pause(reader)
+                self._held[reader.fd] = None
+            self._waiting.pop(reader.fd, None)
+            self._unfinished.pop(reader.fd, None)
+            reader.finish()
+
+    def release(self) -> None:
+        self._is_held = _is_never
+        held, self._held = self._held, {}
+        for fd in held:
+            reader = self._readers.get(fd)
+            if isinstance(reader, Reader) and fd in self._paused:
+                self.resume(reader, has_work=False)
 
     def remove(self, reader: Readable) -> None:
         if self._readers.get(reader.fd) is reader:
             del self._readers[reader.fd]
+            self._held.pop(reader.fd, None)
             self._waiting.pop(reader.fd, None)
             self._unfinished.pop(reader.fd, None)
             if reader.fd in self._paused:
@@ -221,13 +276,18 @@ class _EpollHub:
         """Ignore a descriptor, even if its peer hangs up. Return whether it was watched."""
         if self._readers.get(reader.fd) is not reader:
             return False
-        self._paused.add(reader.fd)
-        self._epoll.unregister(reader.fd)
+        if self._held.pop(reader.fd, self) is self:
+            self._paused.add(reader.fd)
+            self._epoll.unregister(reader.fd)
         return True
 
     def resume(self, reader: Readable, *, has_work: bool) -> None:
         """Undo `pause`. `has_work`: call `on_readable` even if nothing can be read."""
-        if self._readers.get(reader.fd) is reader:
+        if self._readers.get(reader.fd) is not reader:
+            return
+        if self._is_held(reader):
+            self._held[reader.fd] = None
+        else:
             self._paused.discard(reader.fd)
             self._epoll.register(reader.fd, select.EPOLLIN)
             if has_work:
@@ -295,6 +355,18 @@ class _EpollHub:
             os.eventfd_read(fd)
         elif reader is not None and not reader.on_readable():
             self.remove(reader)
+
+
+def _is_never(_: Readable) -> bool:
+    return False
+
+
+def _is_reader(readable: Readable) -> bool:
+    return isinstance(readable, Reader)
+
+
+def _is_client(readable: Readable) -> bool:
+    return isinstance(readable, Reader) and readable.of_client is not None and readable.of_client()
 
 
 _current: trio.lowlevel.RunVar[_EpollHub] = trio.lowlevel.RunVar("reader hub")

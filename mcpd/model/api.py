@@ -35,6 +35,16 @@ class EmptyResult(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class UpgradeResult(Record):
+    version: str
+    """The version that runs now."""
+    previous: str
+    """The version before."""
+    pause: float
+    """Seconds in which nobody was served."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ServerParam(Record):
     server: str
 

@@ -305,6 +305,13 @@ class Unsupported(McpdError):
 
 
 @final
+class NotUpgraded(McpdError):
+    """The installed version cannot replace the running daemon, which goes on."""
+
+    code, http, rpc, exit = "not_upgraded", 409, -32000, 1
+
+
+@final
 class InputNeeded(McpdError):
     """The server needs input from a person or a model to continue, and the client cannot provide it.
 

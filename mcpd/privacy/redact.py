@@ -145,6 +145,10 @@ class Redactor:
         values = frozenset(token for token in tokens if len(token) >= MIN_LENGTH)
         self._remember(f"login {of}", values, _SETS_OF_LOGIN)
 
+    def secrets(self) -> list[str]:
+        """Return all secret values in use."""
+        return list(self._known)
+
     def forget_tokens(self, of: str) -> None:
         """Stop masking the tokens of this login, because they were revoked."""
         for values in self._recent.pop(f"login {of}", ()):

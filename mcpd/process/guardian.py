@@ -12,9 +12,11 @@ import subprocess
 import sys
 from contextlib import suppress
 
+import msgspec
 import trio
 
 from mcpd.process.labels import are_supported, guardian_label, labels_of, start_process
+from mcpd.process.replacement import AdoptedProcess, exit_if_replaceable
 
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guardian_process.py")
 with open(_FILE, encoding="utf-8") as _file:
@@ -61,23 +63,39 @@ _FORWARDED_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _log = logging.getLogger(__name__)
 
 
+class GuardianState(msgspec.Struct):
+    """A running guardian, for the next version of the daemon."""
+
+    pid: int
+    stdin: int
+    groups: list[int]
+
+
 class Guardian:
     """Keeps one guardian process running and informed. `run` owns the process; other methods never block.
 
     If the process dies, its successor knows all registered groups within a second.
     """
 
-    def __init__(self, instance: str, containers: str = "") -> None:
-        """`containers`: the directory for what tracks containers of this instance."""
+    def __init__(self, instance: str, containers: str = "", running: GuardianState | None = None) -> None:
+        """`containers`: the directory for what tracks containers of this instance. `running`: the process of
+        the version before this one."""
         self._instance = instance
         self._containers = containers
-        self._groups: set[int] = set()
-        self._process: trio.Process | None = None
+        self._running = running
+        self._groups: set[int] = set() if running is None else set(running.groups)
+        self._process: trio.Process | AdoptedProcess | None = None
 
     @property
     def pid(self) -> int | None:
         """The process id of the guardian; None while it is being replaced."""
         return None if self._process is None else self._process.pid
+
+    def state(self) -> GuardianState | None:
+        """Return what the next version needs to go on with the process; None while that is replaced."""
+        if self._process is None or self._process.stdin is None:
+            return None
+        return GuardianState(self._process.pid, _fileno(self._process), sorted(self._groups))
 
     def guard(self, pgid: int) -> None:
         """End this process group if the daemon dies. Never blocks, never raises."""
@@ -94,14 +112,17 @@ class Guardian:
 
         Cancel this last: when the guardian exits, it ends the groups that are still registered.
         """
-        process = await self._start()
+        process: trio.Process | AdoptedProcess
+        process = await self._start() if self._running is None else _adopt(self._running)
         task_status.started()
         while True:
             try:
                 self._process = process
-                self._send(b"".join(b"+%d\n" % group for group in self._groups))
+                if isinstance(process, trio.Process):  # another one knows them already
+                    self._send(b"".join(b"+%d\n" % group for group in self._groups))
                 await process.wait()
             finally:
+                exit_if_replaceable()
                 self._process = None
                 await _stop(process)
             _log.warning("the guardian process %d ended (%s); replacing it", process.pid, process.returncode)
@@ -139,7 +160,7 @@ class Guardian:
         if process is None or process.stdin is None or not data:
             return  # its successor gets all groups
         try:
-            written = os.write(process.stdin.fileno(), data)  # type: ignore[attr-defined]
+            written = os.write(_fileno(process), data)
         except BlockingIOError:
             written = 0
         except OSError:
@@ -148,7 +169,16 @@ class Guardian:
             process.kill()
 
 
-async def _stop(process: trio.Process) -> None:
+def _adopt(running: GuardianState) -> AdoptedProcess:
+    return AdoptedProcess(running.pid, trio.lowlevel.FdStream(running.stdin))
+
+
+def _fileno(process: trio.Process | AdoptedProcess) -> int:
+    assert isinstance(process.stdin, trio.lowlevel.FdStream)
+    return process.stdin.fileno()
+
+
+async def _stop(process: trio.Process | AdoptedProcess) -> None:
     """Stop the guardian in order, so that it ends only the groups that are still registered, and reap it.
 
     The pipe is closed last: if it is closed without a stop command, the daemon has died.
@@ -156,6 +186,7 @@ async def _stop(process: trio.Process) -> None:
     assert process.stdin is not None
     with trio.move_on_after(_STOP_TIMEOUT, shield=True):
         if process.returncode is None:
+            assert isinstance(process.stdin, trio.abc.SendStream)
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await process.stdin.send_all(b".\n")
         await process.wait()

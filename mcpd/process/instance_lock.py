@@ -24,20 +24,21 @@ class AlreadyRunning(Exception):
 
 
 @contextmanager
-def hold_instance_lock(socket: str) -> Iterator[None]:
-    """Be the only daemon of `socket` during the block, or raise AlreadyRunning immediately.
+def hold_instance_lock(socket: str, held: int | None = None) -> Iterator[int]:
+    """Be the only daemon of `socket` during the block, or raise AlreadyRunning immediately. Yields the
+    descriptor with the lock; `held` is that of the version before this one, which holds it already.
 
     The lock is `flock` on `<socket>.lock`, not the existence of the file, so nothing has to be cleaned up
     after SIGKILL. The number in the file is the process, for messages and `find_lock_holder`. The directory
     must exist and be writable, otherwise OSError is raised.
     """
     path = _lock_path(socket)
-    fd = _open_and_lock(path, socket)
+    fd = _open_and_lock(path, socket) if held is None else held
     try:
         with suppress(OSError):  # a full disk: the lock decides, not the number
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-        yield
+        yield fd
     finally:
         # Unlinked while we still hold the lock. A process that has opened it meanwhile notices and retries.
         with suppress(OSError):

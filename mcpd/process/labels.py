@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -107,17 +108,29 @@ async def start_process(command: Sequence[str], labels: range | None, **options:
     """
     if not are_supported():
         return await trio.lowlevel.open_process(command, **options)  # type: ignore[call-overload,no-any-return]
-    while (other := _Turn.current) is not None:
-        with trio.move_on_at(other.began_at + _FORK_TIMEOUT) as waiting:
-            await other.ended.wait()
-        if waiting.cancelled_caught:  # it has forked, but the disk with its program does not answer
-            other.end()
+    await _wait_unlabelled()
     turn = _Turn(labels)
     turn.begin()
     try:
         return await trio.lowlevel.open_process(command, **options)  # type: ignore[call-overload,no-any-return]
     finally:
         turn.end()
+
+
+async def _wait_unlabelled() -> None:
+    while (other := _Turn.current) is not None:
+        with trio.move_on_at(other.began_at + _FORK_TIMEOUT) as waiting:
+            await other.ended.wait()
+        if waiting.cancelled_caught:  # it has forked, but the disk with its program does not answer
+            other.end()
+
+
+async def fork_daemon() -> int:
+    """Go on in two processes without a label; see `os.fork`. In the child, other threads do not go on."""
+    await _wait_unlabelled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python 3.12, about threads
+        return os.fork()
 
 
 def find_marked(mark: str) -> list[int]:

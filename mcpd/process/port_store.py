@@ -55,6 +55,10 @@ class PortStore:
             self._own.append(listener)
             self.is_kept = systemd.notify([listener.fileno()], FDSTORE=1, FDNAME=_NAME)
 
+    def describe(self) -> dict[str, int]:
+        """Return our descriptors under the names by which the next version finds them."""
+        return {f"{_NAME}.{number}": each.fileno() for number, each in enumerate(self._own)}
+
     def leave(self) -> bool:
         """The daemon stops: leave its sockets to the next one. Returns whether somebody keeps them for it."""
         sent = [systemd.send(self._next, _NAME, [each.fileno()]) for each in self._own]

@@ -162,13 +162,30 @@ def reap_orphans(owned: Container[int], *, min_age: float = MIN_REAP_AGE) -> int
 
 
 @contextmanager
-def record_instance(directory: str, instance: str) -> Iterator[None]:
-    """Record that `instance` runs, in a file that stays locked until this process ends.
+def record_instance(directory: str, instance: str, held: int | None = None) -> Iterator[int]:
+    """Record that `instance` runs, in a file that stays locked until this process ends. Yields its
+    descriptor; `held` is that of the version before this one.
 
     `sweep_dead_instances` of a later daemon finds it. `directory` must exist and be private. It is removed at
     the end if it is empty.
     """
     path = os.path.join(directory, instance)
+    fd = _open_record(directory, path) if held is None else held
+    try:
+        fields = _read_stat(os.getpid())
+        started = fields[19].decode() if fields else "?"
+        with suppress(OSError):  # a full disk does not matter: the content is for people, the lock decides
+            os.pwrite(fd, f"{os.getpid()} {started}\n".encode(), 0)
+        yield fd
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+        with suppress(OSError):  # another daemon uses it
+            os.rmdir(directory)
+        os.close(fd)
+
+
+def _open_record(directory: str, path: str) -> int:
     while True:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -178,20 +195,8 @@ def record_instance(directory: str, instance: str) -> Iterator[None]:
             continue
         fcntl.flock(fd, fcntl.LOCK_EX)
         if is_same_file(fd, path):
-            break
+            return fd
         os.close(fd)  # a sweep removed it between our open and our lock
-    try:
-        fields = _read_stat(os.getpid())
-        started = fields[19].decode() if fields else "?"
-        with suppress(OSError):  # a full disk does not matter: the content is for people, the lock decides
-            os.pwrite(fd, f"{os.getpid()} {started}\n".encode(), 0)
-        yield
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
-        with suppress(OSError):  # another daemon uses it
-            os.rmdir(directory)
-        os.close(fd)
 
 
 def sweep_dead_instances(directory: str) -> dict[str, int]:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cache
 
+import trio
+
 _FIRST_FD = 3
 """SD_LISTEN_FDS_START: the first passed descriptor."""
 
@@ -87,6 +89,13 @@ def watchdog_interval(environ: Mapping[str, str] | None = None) -> float | None:
     if not period.isdigit() or int(period) == 0:
         return None
     return int(period) / 2_000_000
+
+
+async def feed_watchdog(interval: float) -> None:
+    """Tell systemd that the event loop is not blocked. Runs until cancelled."""
+    while True:
+        notify(WATCHDOG="1")
+        await trio.sleep(interval)
 
 
 def _to_one_line(value: str | int) -> str:

@@ -95,14 +95,24 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         if negotiated is None:
             spoken = "names no version in its answer to initialize"
         raise NoCommonVersion(f"{link.name}: {spoken}; mcpd supports {', '.join(VERSIONS)}", server=link.name)
-    link.allows_batches = negotiated == BATCH_VERSION
     link.set_dialect(dialect(str(negotiated)))
     link.notify("notifications/initialized")
     await link.wait_flushed()  # some servers refuse a request that overtakes this notification
+    upstream = make_upstream(link, hooks, str(negotiated), body)
+    if "roots" in hooks.capabilities:
+        upstream.expect_roots_request()
+    return upstream
+
+
+def make_upstream(link: Channel, hooks: Hooks, version: str, body: Mapping[str, object]) -> Upstream:
+    """Return the upstream that the result of a handshake describes, which has agreed on `version`."""
+    link.allows_batches = version == BATCH_VERSION
+    link.inbound = _LegacyInbound(link, hooks)
+    link.set_dialect(dialect(version))
     upstream = Upstream(
         link=link,
         era="legacy",
-        version=str(negotiated),
+        version=version,
         info=parse_server_info(body.get("serverInfo"), body.get("instructions")),
         own_info=object_or_empty(body.get("serverInfo")),
         capabilities=object_or_empty(body.get("capabilities")),
@@ -113,7 +123,6 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     upstream.accepts_task_param = isinstance(task_calls, Mapping)
     if "roots" in hooks.capabilities:
         upstream.notify_roots_changed = partial(link.notify, "notifications/roots/list_changed")
-        upstream.expect_roots_request()
     upstream.announces_changes.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
     subscriptions = _LegacySubscriptions(link, hooks, upstream)
     upstream.run_subscriptions = subscriptions.run

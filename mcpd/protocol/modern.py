@@ -138,6 +138,11 @@ def _is_modern(message: Message) -> bool:
     return any(version in VERSIONS for version in versions)
 
 
+def discovered(about: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a DiscoverResult with these capabilities, `serverInfo` and instructions."""
+    return {**about, "_meta": {f"{RESERVED_PREFIX}serverInfo": about["serverInfo"]}}
+
+
 def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping[str, object]) -> Upstream:
     """Return the upstream that a DiscoverResult describes, for `version`."""
     parameter_headers = ParameterHeaders(version)

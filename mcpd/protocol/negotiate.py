@@ -265,5 +265,31 @@ async def negotiate(
     return upstream
 
 
+class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a connected server has said of itself, for the next version of the daemon."""
+
+    era: str
+    version: str
+    described: bytes
+    """Its capabilities, `serverInfo` and instructions, as JSON."""
+
+
+def negotiated(upstream: Upstream) -> Negotiated:
+    about = {
+        "capabilities": upstream.capabilities,
+        "serverInfo": upstream.own_info,
+        "instructions": upstream.info.instructions,
+    }
+    return Negotiated(era=upstream.era, version=upstream.version, described=msgspec.json.encode(about))
+
+
+def resume(link: Channel, hooks: Hooks, known: Negotiated) -> Upstream:
+    """Return a server with which the version before this one has negotiated."""
+    about = msgspec.json.decode(known.described, type=dict[str, object])
+    if known.era == "legacy":
+        return legacy.make_upstream(link, hooks, known.version, about)
+    return modern.make_upstream(link, hooks, known.version, modern.discovered(about))
+
+
 def _first_common(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
     return next((version for version in ours if version in theirs), None)

@@ -121,6 +121,14 @@ class NotificationInterests:
         self._subscribed_before.add(uri)
         return was_confirmed
 
+    def confirmed(self) -> list[str]:
+        """Return the resources whose subscription the server has confirmed."""
+        return sorted(self._subscribed_before)
+
+    def assume_confirmed(self, uris: Iterable[str]) -> None:
+        """The server has confirmed these before, on a connection of an earlier version of the daemon."""
+        self._subscribed_before.update(uris)
+
     def reject(self, uri: str, why: str) -> None:
         """The server has refused the subscription; `why` is shown to users."""
         if uri in self._followers:

@@ -214,14 +214,15 @@ class EventHistory:
             while True:
                 await self._has_unwritten.wait()
                 self._has_unwritten = trio.Event()
-                await self._write_pending()
+                await self.flush()
                 await trio.sleep(_WRITE_INTERVAL)  # entries in quick succession are written together
         finally:
             with trio.move_on_after(2, shield=True):
-                await self._write_pending()
+                await self.flush()
                 await self._thread.wait_idle()
 
-    async def _write_pending(self) -> None:
+    async def flush(self) -> None:
+        """Write what is not written yet."""
         while self._unwritten:
             try:
                 await self._thread.run(self._append_unwritten)

@@ -134,6 +134,8 @@ class StateFile:
         self._was_tried = trio.Event()
         self._is_running = False
         self._shared_with = ""
+        self.claimed = -1
+        """The descriptor with the claim; -1 if there is none."""
         """The warning about another daemon; empty if there is none."""
         self._known: object = None
         """Identifies the file that was read or written last."""
@@ -242,16 +244,17 @@ class StateFile:
                 with trio.move_on_after(_RETRY_INTERVAL if unsaved else math.inf):
                     await self._changed.wait()
                 self._changed = trio.Event()
-                await self._save_changes()
+                await self.flush()
                 await trio.sleep(_SAVE_INTERVAL)
         finally:
             with trio.move_on_after(2, shield=True):
-                await self._save_changes()
+                await self.flush()
                 await self._thread.wait_idle()
                 await self.lists.wait_idle()
             self._is_running = False
 
-    async def _save_changes(self) -> None:
+    async def flush(self) -> None:
+        """Write what is not written yet."""
         if self._saved is not self.state:
             await self._save(self.state)
         await self.lists.save()
@@ -281,7 +284,7 @@ class StateFile:
     def claim(self) -> None:
         """Note that this daemon uses the directory, and whether another one does, perhaps on another machine.
 
-        The kernel, or the file server, ends the claim with the process.
+        The kernel, or the file server, ends the claim with the process, unless another has its descriptor.
         """
         with suppress(OSError):  # a file system without locks
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -297,6 +300,7 @@ class StateFile:
                 )
                 log.warning("%s", self._shared_with)
                 return
+            self.claimed = handle
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 

@@ -166,6 +166,16 @@ class CatalogSync:
         self._fetched_at = {feature: now for feature in FEATURES if upstream.has(feature)}
         return catalog
 
+    def resume(self, upstream: Upstream, lists: bytes) -> Catalog:
+        """Return the lists of a connection that goes on, as the version before this one dumped them. They are
+        fetched again soon."""
+        self._announced_features = upstream.announces_changes
+        now = trio.current_time()
+        self._fetched_at = {feature: now for feature in FEATURES if upstream.has(feature)}
+        for feature in self._fetched_at:
+            self.mark_stale(feature)
+        return load_catalog(lists, self.spec) or self.catalog or Catalog()
+
     def replace(self, catalog: Catalog, announced: Iterable[str] = ()) -> None:
         """Replace the catalog, and report the differences and the changes that the server `announced`."""
         changes = {**dict.fromkeys(announced, ""), **dict(describe_changes(self.catalog, catalog))}

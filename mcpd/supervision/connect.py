@@ -36,7 +36,7 @@ from mcpd.supervision.restart import (
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child, Launch
-from mcpd.transports.stdio import open_stdio
+from mcpd.transports.stdio import OpenPipes, open_stdio
 
 if TYPE_CHECKING:
     from mcpd.transports.credentials import Credentials
@@ -71,8 +71,10 @@ async def open_transport(
     stderr: Callable[[bytes], None],
     on_response: OnResponse,
     renew_secrets: RenewSecrets | None = None,
+    adopted: OpenPipes | None = None,
 ) -> AsyncIterator[OpenTransport]:
-    """Start the process of `launch`, or open a channel of `kind` to the URL of a remote server.
+    """Start the process of `launch`, or open a channel of `kind` to the URL of a remote server, or go on with
+    `adopted`.
 
     `on_response` is called for each HTTP request of the channel. `renew_secrets`: see `open_client`. Raises
     as `open_stdio` and `open_remote` do.
@@ -87,7 +89,7 @@ async def open_transport(
         return
     assert isinstance(spec, StdioSpec)
     assert launch is not None
-    async with open_stdio(spec, launch, guard=context.guard, stderr=stderr) as transport:
+    async with open_stdio(spec, launch, guard=context.guard, stderr=stderr, adopted=adopted) as transport:
         yield OpenTransport(channel=transport.channel, run=transport.run, child=transport.child)
 
 

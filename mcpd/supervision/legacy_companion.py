@@ -53,12 +53,12 @@ class LegacyCompanion(ManagedServer):
         ):
             await self._tracker.wait_changed()
 
-    async def _become_ready(self, upstream: Upstream) -> None:
+    async def _become_ready(self, upstream: Upstream, lists: bytes = b"") -> None:
         self.refusal = _why_unusable(upstream)
         if self.refusal:
             self._tracker.notify()
             await trio.sleep_forever()  # until it is closed
-        await super()._become_ready(upstream)
+        await super()._become_ready(upstream, lists)
         self.original.note_legacy_works()
         theirs = self.original.catalog or Catalog()
         for feature in FEATURES:

@@ -6,15 +6,16 @@ the desired state with a synchronous method (`reconnect`, `set_enabled`, …), w
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
 
 import attrs
+import msgspec
 import trio
 
 from mcpd.io.broadcast import CallbackList
@@ -25,12 +26,14 @@ from mcpd.model.status import CONNECTION_LOST, FailureKind, ServerState, ServerS
 from mcpd.model.text import shorten
 from mcpd.process.memory import trim_heap_soon
 from mcpd.process.processes import CpuTimeTotal
+from mcpd.process.replacement import discard
+from mcpd.protocol.negotiate import negotiated, resume
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.state.cached_lists import definition_key
 from mcpd.supervision import restart
 from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import Catalog, summarize
-from mcpd.supervision.catalog_sync import CatalogSync
+from mcpd.supervision.catalog_sync import CatalogSync, dump_catalog
 from mcpd.supervision.connect import (
     Attempt,
     ConnectStrategy,
@@ -49,17 +52,16 @@ from mcpd.supervision.secrets import FoundSecrets
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.state_tracker import StateTracker
 from mcpd.supervision.status_report import add_connections, build_status, unparsable_output
-from mcpd.supervision.supervisor_context import SupervisorContext, WaitingReport
+from mcpd.supervision.supervisor_context import RunningServer, SupervisorContext, WaitingReport
 from mcpd.transports.base import Channel, NullInbound
 from mcpd.transports.child_process import Child, Launch, prepare_launch
 from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.stdio import PipeChannel
 from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.server")
 
-_child_numbers = itertools.count(1)
-"""Makes child marks unique: server names may contain dots, so `1.x` could be taken for a part of `1.x.y`."""
 _NOTHING = Catalog()
 _WALL_CLOCK_INTERVAL = 10.0
 """Seconds between checks of the wall clock, which advances during suspend while trio's clock may not."""
@@ -82,6 +84,22 @@ class ServerClients(Protocol):
 
     def describe_waiting(self, server: ManagedServer, mask: Callable[[str], str]) -> WaitingReport:
         """Return what clients have been asked and which calls wait. `mask` masks secrets."""
+
+
+def resume_upstream(server: ManagedServer, link: Channel, hooks: Hooks, running: RunningServer) -> Upstream:
+    """Return what is connected since the version before this one. Its open streams are replaced."""
+    upstream = resume(link, hooks, running.negotiated)
+    server.interests.assume_confirmed(running.subscribed)
+    for key in running.streams:
+        params = msgspec.json.encode({"requestId": msgspec.Raw(key), "reason": "replaced by another"})
+        link.notify("notifications/cancelled", params)
+    return upstream
+
+
+def end_running(running: RunningServer) -> None:
+    """End a server that nobody adopts."""
+    child = running.pipes.child
+    discard(child.pid, (child.stdin, child.stdout, child.stderr))
 
 
 class NoClients:
@@ -157,6 +175,7 @@ class ManagedServer:
         self._last_spawn = -math.inf
         self._desired = DesiredState(spec, context.store)
         self._strategy = ConnectStrategy(spec, context.store, key)
+        self._is_going_on = False
         self._wake_event = trio.Event()
         self._probe_timer = ProbeTimer()
         self._degradation = Degradation()
@@ -166,6 +185,8 @@ class ManagedServer:
         self.list_attachments = self._catalog_sync.attachments
         """The same, but dropped when the lists change."""
         self._apply_debug()
+        if self.is_handed_over:
+            self._desired.request_start()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.label} {self.state.value} {self.upstream!r}>"
@@ -503,9 +524,12 @@ class ManagedServer:
         if isinstance(self.spec, InvalidSpec):
             raise restart.InvalidDefinition("; ".join(map(str, self.spec.problems)))
         self.used_secrets = {}
+        if (running := self._take_running()) is not None:
+            await self._go_on(running)
+            return
         spec = await context.secrets.resolve(self.spec, self.used_secrets)
         if isinstance(spec, StdioSpec):
-            mark = f"{context.instance}.{next(_child_numbers)}.{spec.name}"
+            mark = f"{context.instance}.{next(context.child_numbers)}.{spec.name}"
             self.launch = prepare_launch(spec, context.environ, mark, context.runtime)
             self._tracker.record_start()
         async with StartSlot(context.start_limiter) as slot:
@@ -521,25 +545,74 @@ class ManagedServer:
                 self.trace.log_http_request,
                 partial(context.secrets.renew, self.spec, self.used_secrets) if self.used_secrets else None,
             )
-            try:
-                async with opening as connection:
-                    self.child, self.link = connection.child, connection.channel
-                    connection.channel.on_lost = self._withdraw_lost
-                    self.taps.on_connecting(connection.channel)
-                    await self._serve_until_end(connection, slot)
-            finally:
-                self.taps.on_disconnected()
-                if self.link is not None:  # it ends in no reference cycle; see `close`
-                    self.link.inbound = NullInbound()
-                    self.link.on_lost = self.link.on_refused = None
-                self.link = None
-                self.child = None  # its pid may be reused from now on
-                self._tracker.notify()
+            await self._hold(opening, slot)
 
-    async def _serve_until_end(self, connection: OpenTransport, slot: StartSlot) -> None:
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether a user has disconnected it."""
+        return self._desired.disconnected
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether it goes on as the version before this one has left it, and is not connected yet."""
+        return self.label in self._context.handed_over or self._is_going_on
+
+    def _take_running(self) -> RunningServer | None:
+        """Return what the version before this one has handed over; it is ended if it is another server."""
+        running = self._context.handed_over.pop(self.label, None)
+        if running is not None and running.definition != definition_key(self.spec):
+            end_running(running)
+            return None
+        return running
+
+    async def _go_on(self, running: RunningServer) -> None:
+        """Hold the connection that the version before this one has opened."""
+        assert isinstance(self.spec, StdioSpec)
+        self._is_going_on = True
+        self.launch = running.pipes.child.launch
+        self._last_spawn = trio.current_time()
+        opening = open_transport(
+            self.spec,
+            self.launch,
+            "stdio",
+            self._context,
+            self.log.feed,
+            self.trace.log_http_request,
+            adopted=running.pipes,
+        )
+        try:
+            async with StartSlot(trio.CapacityLimiter(1)) as slot:
+                await self._hold(opening, slot, running)
+        finally:
+            self._is_going_on = False
+
+    async def _hold(
+        self,
+        opening: AbstractAsyncContextManager[OpenTransport],
+        slot: StartSlot,
+        running: RunningServer | None = None,
+    ) -> None:
+        try:
+            async with opening as connection:
+                self.child, self.link = connection.child, connection.channel
+                connection.channel.on_lost = self._withdraw_lost
+                self.taps.on_connecting(connection.channel)
+                await self._serve_until_end(connection, slot, running)
+        finally:
+            self.taps.on_disconnected()
+            if self.link is not None:  # it ends in no reference cycle; see `close`
+                self.link.inbound = NullInbound()
+                self.link.on_lost = self.link.on_refused = None
+            self.link = None
+            self.child = None  # its pid may be reused from now on
+            self._tracker.notify()
+
+    async def _serve_until_end(
+        self, connection: OpenTransport, slot: StartSlot, running: RunningServer | None
+    ) -> None:
         link = connection.channel
         try:
-            await self._serve(connection, slot)
+            await self._serve(connection, slot, running)
         except* Exception as group:
             self._attempt.last_success_at = link.last_success_at
             if connection.child is not None:
@@ -569,31 +642,38 @@ class ManagedServer:
             self.upstream = None
             self.results.clear()
 
-    async def _serve(self, connection: OpenTransport, slot: StartSlot) -> None:
+    async def _serve(self, connection: OpenTransport, slot: StartSlot, running: RunningServer | None) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             nursery.start_soon(slot.release_after_timeout)
-            self._attempt.package_runner = package_runner_of(self.spec)
-            fetching = await wait_package_downloaded(
-                self.spec,
-                connection.child,
-                self.log.last_lines,
-                report=lambda doing: self._announce(ServerState.PENDING, self._context.redactor.mask(doing)),
-            )
-            self._attempt.package_runner = None
-            if not self._strategy.is_fallback:
-                self.trace.clear()
-            if fetching >= 1:
-                self.trace.add_step("install", "download finished, server started", fetching)
-                self._announce(ServerState.PENDING, "connecting")
-            upstream = await self._strategy.negotiate(connection.channel, self._hooks(), self.trace.add_step)
-            await upstream.start_subscriptions(nursery)  # before fetching the lists, which may change
-            await self._become_ready(upstream)
+            if running is None:
+                upstream = await self._negotiate(connection)
+                await upstream.start_subscriptions(nursery)  # before fetching the lists, which may change
+            else:
+                upstream = resume_upstream(self, connection.channel, self._hooks(), running)
+                nursery.start_soon(upstream.start_subscriptions, nursery)
+            await self._become_ready(upstream, b"" if running is None else running.lists)
             slot.release()
             times = self.spec.timeouts
             nursery.start_soon(run_health_checks, upstream, times, connection.is_stopped, self._probe_timer)
             nursery.start_soon(self._catalog_sync.keep_fresh, upstream)
             await trio.sleep_forever()
+
+    async def _negotiate(self, connection: OpenTransport) -> Upstream:
+        self._attempt.package_runner = package_runner_of(self.spec)
+        fetching = await wait_package_downloaded(
+            self.spec,
+            connection.child,
+            self.log.last_lines,
+            report=lambda doing: self._announce(ServerState.PENDING, self._context.redactor.mask(doing)),
+        )
+        self._attempt.package_runner = None
+        if not self._strategy.is_fallback:
+            self.trace.clear()
+        if fetching >= 1:
+            self.trace.add_step("install", "download finished, server started", fetching)
+            self._announce(ServerState.PENDING, "connecting")
+        return await self._strategy.negotiate(connection.channel, self._hooks(), self.trace.add_step)
 
     def _hooks(self) -> Hooks:
         return Hooks(
@@ -608,15 +688,17 @@ class ManagedServer:
             interests=self.interests,
         )
 
-    async def _become_ready(self, upstream: Upstream) -> None:
-        """Fetch the lists, then announce CONNECTED."""
-        catalog = await self._catalog_sync.fetch(upstream)
+    async def _become_ready(self, upstream: Upstream, lists: bytes = b"") -> None:
+        """Fetch the lists, unless they are given, then announce CONNECTED."""
+        sync = self._catalog_sync
+        catalog = sync.resume(upstream, lists) if lists else await sync.fetch(upstream)
         self._strategy.record_success(upstream)
         if self.elicitation_history.names_no_calls:
             upstream.link.correlates_server_requests = False
         self.upstream = upstream
         upstream.link.on_refused = self._probe_timer.check_access
         self.companion_refusal = ""
+        self._is_going_on = False
         self._attempt.ready_at = trio.current_time()
         self.log.note_ready()
         self._tracker.record_connected()
@@ -647,6 +729,26 @@ class ManagedServer:
             log.log(level, "%s: %s%s", self.label, state.value, details and f" ({details})")
         self._publish(EventKind.STATUS, reason)
         self._tracker.notify()
+
+    def running(self) -> RunningServer | None:
+        """Return what the next version of the daemon needs to go on with the connection; None if it must open
+        another one."""
+        upstream, link, child, launch = self.upstream, self.link, self.child, self.launch
+        if upstream is None or child is None or launch is None or not isinstance(link, PipeChannel):
+            return None
+        pipes = link.open_pipes(child, launch)
+        if pipes is None:
+            return None
+        return RunningServer(
+            label=self.label,
+            definition=definition_key(self.spec),
+            pipes=pipes,
+            negotiated=negotiated(upstream),
+            lists=dump_catalog(self._catalog_sync.catalog or Catalog()),
+            subscribed=self.interests.confirmed(),
+            streams=[key for key, each in link.requests.long_lived.items() if each.cancellable],
+            since=self._tracker.since,
+        )
 
     def publish_status(self) -> None:
         """Announce the status again: its second connection has changed."""

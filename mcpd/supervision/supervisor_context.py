@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,35 @@ from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import OpenQuestion, WaitingCall
 from mcpd.privacy.redact import Redactor
+from mcpd.protocol.negotiate import Negotiated
 from mcpd.state.state_file import StateFile
 from mcpd.supervision.secrets import Secrets
 from mcpd.transports.child_process import ProcessGroupGuard
+from mcpd.transports.stdio import OpenPipes
 
 if TYPE_CHECKING:  # most daemons have no remote servers: test_start_imports_nothing_for_http
     from mcpd.transports.credentials import Credentials
 
 WaitingReport = tuple[tuple[OpenQuestion, ...], tuple[WaitingCall, ...], int]
 """The open questions of a server, its first waiting calls, and the number of all waiting calls."""
+
+
+class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A connected local server, for the next version of the daemon."""
+
+    label: str
+    definition: str
+    """See `definition_key`."""
+    pipes: OpenPipes
+    negotiated: Negotiated
+    lists: bytes
+    """See `dump_catalog`."""
+    subscribed: list[str]
+    """The resources that it has confirmed."""
+    streams: list[bytes]
+    """The ids of its open subscriptions."""
+    since: float
+    """When it was connected (seconds since the epoch)."""
 
 
 class ChangeCounter(msgspec.Struct, eq=False):
@@ -55,3 +76,8 @@ class SupervisorContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The directory for what tracks containers; empty to track none."""
     debug: bool = False
     """Log all messages of all servers."""
+    handed_over: dict[str, RunningServer] = msgspec.field(default_factory=dict)
+    """The servers of the version before this one that nobody has adopted yet, by label."""
+    child_numbers: Iterator[int] = msgspec.field(default_factory=lambda: itertools.count(1))
+    """Makes child marks unique: server names may contain dots, so `1.x` could be taken for a part of
+    `1.x.y`."""

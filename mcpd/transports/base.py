@@ -133,6 +133,9 @@ class Channel(Protocol):
         BadFrame if params is not an object. Otherwise the exchange's callbacks report the result.
         """
 
+    def await_answer(self, exchange: Exchange, key: bytes, method: str) -> None:
+        """Wait for the answer to a request that the version before this one has sent with the id `key`."""
+
     def cancel(self, exchange: Exchange, reason: str) -> None:
         """Stop waiting, and notify the server if the request was sent. No effect on a finished request."""
 

@@ -20,6 +20,7 @@ from mcpd.io.turns import TurnLimit
 from mcpd.model.server_spec import StdioSpec
 from mcpd.process.containers import CONTAINERS, END_TIMEOUT, Containers, track_containers
 from mcpd.process.labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
+from mcpd.process.replacement import AdoptedProcess
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -117,10 +118,22 @@ class ProcessGroupGuard(Protocol):
     def release(self, pgid: int) -> None: ...
 
 
+class RunningChild(msgspec.Struct, kw_only=True):
+    """A child process with its pipes, for the next version of the daemon."""
+
+    pid: int
+    stdin: int
+    stdout: int
+    stderr: int
+    launch: Launch
+
+
 class Child:
     """A running or exited child process. Created by `spawn`, which also stops it."""
 
-    def __init__(self, process: trio.Process, mark: str, containers: Containers | None = None) -> None:
+    def __init__(
+        self, process: trio.Process | AdoptedProcess, mark: str, containers: Containers | None = None
+    ) -> None:
         self._process = process
         self.containers = containers
         self.pid = process.pid
@@ -133,6 +146,17 @@ class Child:
     @property
     def returncode(self) -> int | None:
         return self._process.returncode
+
+    def running(self, launch: Launch) -> RunningChild:
+        """Return what the next version of the daemon needs to adopt it."""
+        return RunningChild(
+            pid=self.pid, stdin=self.stdin, stdout=self.stdout, stderr=self._stderr, launch=launch
+        )
+
+    def on_forked(self) -> None:
+        """It is the child of another process now."""
+        process = self._process
+        self._process = AdoptedProcess(self.pid, process.stdin, process.stdout, process.stderr)
 
     async def wait_exited(self) -> int:
         """Return the exit status of the process itself; its descendants may live on and hold its pipes."""
@@ -251,16 +275,44 @@ async def spawn(
     stderr: Callable[[bytes], None],
     stop_close: float,
     stop_term: float,
+    adopted: RunningChild | None = None,
 ) -> AsyncIterator[Child]:
-    """Run a child process; leaving the block stops it and its descendants.
+    """Run a child process, or go on with `adopted`; leaving the block stops it and its descendants.
 
     Raises CannotStart for permanent errors, OSError for others.
     """
     mark = launch.env[INSTANCE_VARIABLE]
+    process = await _start(launch, mark) if adopted is None else _adopt(adopted)
+    child = Child(process, mark, launch.containers)
+    guard.guard(child.pid)
+    with suppress(OSError):  # saves wake-ups with large results; limited by a per-user quota
+        fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.pump_stderr, stderr)
+            try:
+                yield child
+            finally:
+                bound = stop_close + stop_term + 2 + (launch.containers is not None) * END_TIMEOUT
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + bound):
+                    await child.stop(stop_close, stop_term)
+                nursery.cancel_scope.cancel(reason="the process has ended")
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+            await child.close_pipes()
+        guard.release(child.pid)
+
+
+def _adopt(child: RunningChild) -> AdoptedProcess:
+    return AdoptedProcess(child.pid, *map(trio.lowlevel.FdStream, (child.stdin, child.stdout, child.stderr)))
+
+
+async def _start(launch: Launch, mark: str) -> trio.Process:
+    """Start the process. Raises CannotStart and OSError as `spawn`."""
     if launch.containers is not None:
         launch.containers.prepare()
     try:
-        process = await start_process(
+        return await start_process(
             list(launch.argv),
             labels_of(mark),
             executable=launch.executable,
@@ -282,24 +334,6 @@ async def spawn(
         ) from None
     except ValueError as error:  # a NUL in an argument or a variable
         raise CannotStart(f"its definition cannot be passed to a process: {error}") from None
-    child = Child(process, mark, launch.containers)
-    guard.guard(child.pid)
-    with suppress(OSError):  # saves wake-ups with large results; limited by a per-user quota
-        fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(child.pump_stderr, stderr)
-            try:
-                yield child
-            finally:
-                bound = stop_close + stop_term + 2 + (launch.containers is not None) * END_TIMEOUT
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + bound):
-                    await child.stop(stop_close, stop_term)
-                nursery.cancel_scope.cancel(reason="the process has ended")
-    finally:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-            await child.close_pipes()
-        guard.release(child.pid)
 
 
 def _fileno(stream: object) -> int:

@@ -165,6 +165,11 @@ class RequestMultiplexer(FrameTransport):
             self._pending[key] = exchange
             self._send_request(exchange, frame)
 
+    def await_answer(self, exchange: Exchange, key: bytes, method: str) -> None:
+        exchange.key, exchange.method = key, method
+        self._pending[key] = exchange
+        self.requests.watch_earlier(exchange.deadline)
+
     def stop_accepting(self, error: McpdError) -> None:
         self._refusal, self._max_in_flight = error, 0  # so that `submit` needs no further check
 

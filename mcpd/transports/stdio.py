@@ -16,7 +16,14 @@ from mcpd.io.outbox import Outbox, batch
 from mcpd.io.reader import Reader, traffic
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.process.memory import trim_heap_soon
-from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
+from mcpd.transports.child_process import (
+    Child,
+    Launch,
+    ProcessGroupGuard,
+    RunningChild,
+    describe_exit,
+    spawn,
+)
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange, connection_lost
 from mcpd.wire.framing import LineSplitter, LineTooLong
@@ -29,6 +36,16 @@ _MAX_REPLY_BACKLOG = 1 << 20
 """Bytes queued for a server before its own requests are no longer answered."""
 _LARGE = 1 << 20
 """Bytes of a message whose memory is returned to the system afterwards."""
+
+
+class OpenPipes(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel on pipes, for the next version of the daemon."""
+
+    child: RunningChild
+    received: bytes
+    """The line that the server has not finished."""
+    unsent: bytes
+    last_id: int
 
 
 class PipeChannel(RequestMultiplexer):
@@ -46,6 +63,25 @@ class PipeChannel(RequestMultiplexer):
         )
         self._write_timeout = spec.timeouts.write
         self._why_ended = why_ended
+
+    def open_pipes(self, child: Child, launch: Launch) -> OpenPipes | None:
+        """Return what the next version of the daemon needs to go on; None if that is impossible now."""
+        if self.end_error is not None or child.returncode is not None or self._splitter.is_dropping:
+            return None
+        return OpenPipes(
+            child=child.running(launch),
+            received=self._splitter.rest(),
+            unsent=self._outbox.rest(),
+            last_id=self._last_id,
+        )
+
+    def adopt(self, pipes: OpenPipes) -> None:
+        """Go on where the version before this one has stopped."""
+        self._last_id = pipes.last_id
+        if pipes.received:
+            self._splitter.feed(pipes.received)
+        if pipes.unsent:
+            self._outbox.put(pipes.unsent)
 
     async def run(self) -> NoReturn:
         try:
@@ -186,15 +222,26 @@ class StdioTransport(msgspec.Struct, eq=False):
 
 @asynccontextmanager
 async def open_stdio(
-    spec: StdioSpec, launch: Launch, *, guard: ProcessGroupGuard, stderr: Callable[[bytes], None]
+    spec: StdioSpec,
+    launch: Launch,
+    *,
+    guard: ProcessGroupGuard,
+    stderr: Callable[[bytes], None],
+    adopted: OpenPipes | None = None,
 ) -> AsyncIterator[StdioTransport]:
-    """Start the server; leaving the block fails pending requests and stops the process.
+    """Start the server, or go on with `adopted`; leaving the block fails pending requests and stops the
+    process.
 
     Raises CannotStart and OSError as `spawn`. The caller runs `transport.run`.
     """
     times = spec.timeouts
     async with spawn(
-        launch, guard=guard, stderr=stderr, stop_close=times.stop_close, stop_term=times.stop_term
+        launch,
+        guard=guard,
+        stderr=stderr,
+        stop_close=times.stop_close,
+        stop_term=times.stop_term,
+        adopted=None if adopted is None else adopted.child,
     ) as child:
 
         async def why_ended() -> str:
@@ -203,6 +250,8 @@ async def open_stdio(
             return "closed its stdout while still running"
 
         link = PipeChannel(spec, child.stdout, child.stdin, why_ended)
+        if adopted is not None:
+            link.adopt(adopted)
         try:
             yield StdioTransport(child, link)
         finally:

@@ -76,6 +76,11 @@ class LineSplitter:
         """Return the open line, which no newline has ended yet."""
         return self._open.getvalue()
 
+    @property
+    def is_dropping(self) -> bool:
+        """Whether the open line is being dropped."""
+        return self._dropping is not None
+
     def clear(self) -> None:
         self._open = BytesIO()
         self.size = 0

@@ -188,7 +188,7 @@ async def test_client_in_a_loop_does_not_push_out_the_others(
         log.ended(call, CallOutcome.FAILED, b"")
         for seconds, outcome in (0.5, CallOutcome.CANCELLED), (2, CallOutcome.TOOL_ERROR):
             mock_clock.jump(seconds)
-            await log._write()
+            await log.flush()
             for _ in range(MAX_PER_SECOND):
                 log.ended(call, outcome, b"")
         records = await log.read(CallsParams(limit=5000))
@@ -208,7 +208,7 @@ async def test_stalled_disk_delays_no_call_and_takes_no_memory(
         put(user, name="t", arguments={"long": "x" * 20_000})
         (call,) = user.session.calls.values()
         log.ended(call, CallOutcome.OK, b"")
-        nursery.start_soon(log._write)
+        nursery.start_soon(log.flush)
         await trio.testing.wait_all_tasks_blocked()
         log.room = 2000  # as if they came in two seconds
         for _ in range(2000):

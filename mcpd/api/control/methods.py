@@ -143,6 +143,10 @@ def _shutdown(gateway: Gateway, _: api.NoParams) -> api.EmptyResult:
     return api.EmptyResult()
 
 
+async def _upgrade(gateway: Gateway, _: api.NoParams) -> None:
+    await gateway.core.upgrade()  # the next version answers
+
+
 def _login_method(
     summary: str, params: type[P], result: type, handle: Callable[[LoginService, P], object]
 ) -> Method[P]:
@@ -380,6 +384,14 @@ METHODS: Mapping[str, Method[Any]] = {
         _version,
     ),
     "mcpd/shutdown": Method("Stop the daemon.", api.NoParams, api.EmptyResult, _shutdown),
+    "mcpd/upgrade": Method(
+        "Replace the running daemon by the installed version. Its process id, local servers, connections of "
+        "clients and calls in progress stay. If the installed version does not start, the running one goes "
+        "on, and the error says why.",
+        api.NoParams,
+        api.UpgradeResult,
+        _upgrade,
+    ),
     "mcpd/call": Method(
         "Call a tool. mcpd first validates the arguments against the tool's schema. If you cancel the "
         "request or close the connection, mcpd cancels the call. If you set `_meta.progressToken`, mcpd "

@@ -40,6 +40,8 @@ _LINES_AT_ONCE = 100
 MAX_RUNNING = 512
 """Requests in progress on one connection, apart from calls: each takes a task."""
 
+UPGRADE = "mcpd/upgrade"
+
 StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Starts a named task that ends with the connection."""
 
@@ -78,8 +80,8 @@ class ControlRequests:
             ControlClient(client, partial(_read_facts, client, pid)),  # not a method: that would be a cycle
         )
         self._streams = _Streams(gateway, responder)
-        self._running: dict[bytes, Callable[[str], None]] = {}
-        """Request id → how to cancel it, for requests other than calls."""
+        self._running: dict[bytes, tuple[trio.CancelScope, Message]] = {}
+        """By request id, for requests other than calls."""
 
     @property
     def is_busy(self) -> bool:
@@ -202,9 +204,7 @@ class ControlRequests:
         """Start a task that awaits `work`, and responds with what it returns, unless that is None."""
         scope = trio.CancelScope()
         key = message.key
-
-        def cancel(reason: str) -> None:
-            scope.cancel(reason=reason)
+        entry = self._running[key] = scope, message
 
         async def run() -> None:
             with scope:
@@ -215,10 +215,9 @@ class ControlRequests:
                         self._finish(message, result)
                 except Exception as error:
                     self._send_error(message, error)
-            if self._running.get(key) is cancel:
+            if self._running.get(key) is entry:
                 del self._running[key]
 
-        self._running[key] = cancel
         self._start_task(run, message.method)
 
     def _params(self, message: Message, into: type[object]) -> object:
@@ -237,15 +236,27 @@ class ControlRequests:
             return
         if self.calls.cancel(key, "the client cancelled it"):
             return
-        cancel = self._running.pop(key, None)
-        if cancel is not None:
-            cancel("the client cancelled it")
+        running = self._running.pop(key, None)
+        if running is not None:
+            running[0].cancel(reason="the client cancelled it")
 
     def cancel_all(self, reason: str) -> None:
         self.calls.cancel_all(reason)
         running, self._running = list(self._running.values()), {}
-        for cancel in running:
-            cancel(reason)
+        for scope, _ in running:
+            scope.cancel(reason=reason)
+
+    def waiting_for_upgrade(self) -> list[bytes]:
+        """Return the ids of the requests that the next version answers."""
+        return [key for key, (_, message) in self._running.items() if message.method == UPGRADE]
+
+    def refuse_to_go_on(self, error: McpdError) -> None:
+        """Answer all other requests: the next version does not know them."""
+        for key, (scope, message) in list(self._running.items()):
+            if message.method != UPGRADE:
+                del self._running[key]
+                scope.cancel(reason=error.message)
+                self._send_error(message, error)
 
     def _list(self, message: Message, params: api.OptionalServerParam) -> None:
         reader = ListReader(self._operations, self._gateway.policies, self.calls.client)

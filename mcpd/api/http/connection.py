@@ -110,7 +110,7 @@ class HttpServerConnection:
         """The head that `_serve` is for."""
         self._serve: ServeRequest = _refuse
         self._nursery: trio.Nursery
-        self._reader = Reader(self._fd, self._received)
+        self._reader = Reader(self._fd, self._received, of_client=self._parser.is_complete)
         self._reading = trio.CancelScope()
         self._exchange: HttpExchange | None = None
         self._error: BadRequest | None = None
@@ -156,6 +156,25 @@ class HttpServerConnection:
         if self._exchange is not None or not self._parser.is_between or _has_unread_input(self._socket):
             return None
         return self._received_at
+
+    @property
+    def pid(self) -> int:
+        """The process of the client; 0 if it is unknown."""
+        return self._slot.pid
+
+    def is_receiving(self, age: float) -> bool:
+        """Return whether a request has been arriving for longer than `age`, and is not complete."""
+        since = self._incomplete_since
+        return since is not None and trio.current_time() - since >= age
+
+    @property
+    def idle_fd(self) -> int | None:
+        """The descriptor of a connection on which nothing is in progress, which can go on in the next version
+        of the daemon."""
+        is_idle = self._exchange is None and self._error is None and self._parser.is_between
+        if not is_idle or self.is_last or self._closed or self._outbox.backlog or self._upgraded is not None:
+            return None
+        return self._fd
 
     def evict(self, reason: str) -> None:
         log.debug("%s: closed: %s", self._name, reason)

@@ -149,6 +149,10 @@ class RequestParser:
         if was_between and self.is_between and 4 < end <= _MAX_KNOWN_HEAD:
             self._remember(data, end)
 
+    def is_complete(self) -> bool:
+        """Return whether no request has arrived in part."""
+        return self.is_between
+
     def release(self) -> None:
         """Release all data. No more input may be fed."""
         self._body = b""

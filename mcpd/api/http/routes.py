@@ -130,8 +130,8 @@ class HttpApi:
         self.listener: HttpListener | None = None
         """The published port, while it is open."""
         owner = gateway.core.replica.owner
-        sessions = LegacyHttpSessions(gateway, SessionFile(state_dir / SESSIONS_FILE), owner)
-        self._endpoint = McpEndpoint(gateway, sessions, SseSessions(gateway, owner))
+        self._sessions = LegacyHttpSessions(gateway, SessionFile(state_dir / SESSIONS_FILE), owner)
+        self._endpoint = McpEndpoint(gateway, self._sessions, SseSessions(gateway, owner))
         self._connections: set[HttpServerConnection] = set()
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()
@@ -181,6 +181,23 @@ class HttpApi:
         self._endpoint.is_handed_over = True
         for connection in self._connections:
             connection.route_again()
+
+    def idle_connections(self) -> list[tuple[int, int]]:
+        """See `DeferredHttp`."""
+        return [(fd, each.pid) for each in self._connections if (fd := each.idle_fd) is not None]
+
+    def is_receiving(self, age: float) -> bool:
+        """See `DeferredHttp`."""
+        return any(each.is_receiving(age) for each in self._connections)
+
+    def suspend(self, reason: str) -> None:
+        """See `DeferredHttp`."""
+        self._endpoint.close(reason)
+        self._sessions.save_now()
+
+    def go_on(self) -> None:
+        """See `DeferredHttp`."""
+        self._sessions.is_stopping = False
 
     def close(self, reason: str) -> None:
         """End every open stream, and suspend every session."""

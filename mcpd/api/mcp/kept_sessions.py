@@ -81,6 +81,10 @@ class SessionFile:
                 update()
                 await self._save()
 
+    def save_now(self) -> None:
+        """Write the file. Raises OSError."""
+        self._write(list(self.sessions.values()))
+
     async def _save(self) -> None:
         """Write the file. A failure is logged once, and the next change tries again."""
         try:

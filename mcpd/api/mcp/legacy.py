@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -333,6 +334,11 @@ class LegacyHttpSessions:
         sessions, self._sessions = self._sessions, {}
         for http in sessions.values():
             http.close(reason)
+
+    def save_now(self) -> None:
+        """Save the sessions that `close` has suspended, without waiting."""
+        with suppress(OSError):
+            self._file.save_now()
 
     def _end(self, http: LegacyHttpSession, reason: str) -> None:
         self._sessions.pop(http.key, None)

@@ -301,10 +301,10 @@ class CallLog(Stage):
             while True:
                 await self._has_entries.wait()
                 await trio.sleep(_INTERVAL)
-                await self._write()
+                await self.flush()
         finally:
             with trio.move_on_after(2, shield=True):
-                await self._write()
+                await self.flush()
                 await self._thread.wait_idle()
                 await self._thread.run(self._close_exporter)
 
@@ -312,7 +312,7 @@ class CallLog(Stage):
         """Return the newest matching records, oldest first. Raises InvalidArguments."""
         matches = record_filter(params)
         limit = min(params.limit, MAX_RECORDS)
-        await self._write()
+        await self.flush()
         own = await self._thread.run(self._read_files, matches, limit)
         return own if self.shared is None else await self.shared.with_others(own, matches, limit)
 
@@ -320,7 +320,8 @@ class CallLog(Stage):
         """Receive every record that is written from now on; the channel ends if it is read too slowly."""
         return self._written.listen()
 
-    async def _write(self) -> None:
+    async def flush(self) -> None:
+        """Write what is not written yet."""
         async with self._writing:
             entries, self._entries = self._entries, []
             omitted, self.omitted = self.omitted, 0
