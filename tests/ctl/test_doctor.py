@@ -55,7 +55,10 @@ def test_missing_programs_of_servers_are_reported(tmp_path: Path, monkeypatch: p
 def test_daemon_that_was_replaced_is_reported() -> None:
     """Another commit may have the same version. mcpd of another installation is not judged."""
     facts, results = DaemonFacts("/none"), []
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as mine:
+    script = [sys.executable, "-c", "input(print(flush=True))"]
+    with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as mine:
+        assert mine.stdout is not None
+        mine.stdout.readline()  # before that, it may have no command line yet
         for year, pid in ((2020, mine.pid), (9999, mine.pid), (2020, 1)):
             started = f"{year}-01-01T00:00:00Z"
             facts.version = cast("Any", {"version": __version__, "pid": pid, "started_at": started})
