@@ -458,7 +458,8 @@ class LoginService:
         if event == "login_refreshed":
             self._users.reconnect(users)
         if event == "login_needed":
-            notify_login_needed(self._notifications, users, self._redactor.mask(reason))
+            own = [name for name in users if "~" not in name]  # a person on another machine gets a link
+            notify_login_needed(self._notifications, own, self._redactor.mask(reason))
 
     def _report(self, server: str, message: str) -> None:
         """Announce what happened to a server's login. The message contains no secret of a login."""

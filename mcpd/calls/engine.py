@@ -105,7 +105,7 @@ class CallEngine:
             and request.method in INTERACTIVE_METHODS
             and may_have_member(params, b'"requestState"')
         ):
-            own = self.questions.resume(caller, request, server.spec.name, params)
+            own = self.questions.resume(caller, request, server.configured_name, params)
             if own is None:
                 return
             params = own

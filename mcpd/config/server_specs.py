@@ -76,7 +76,7 @@ class _DefinitionWithSecrets(Record):
     person: str = ""
 
     def for_person(self, name: str) -> _DefinitionWithSecrets:
-        return attrs.evolve(self, person=name)
+        return attrs.evolve(self, person=name if "share" in self.definition else "")
 
     def resolve(self, fetched: FetchedSecrets) -> ResolvedDefinition:
         parser = _SpecParser(self.environ, self.settings, self.base_dir, fetched, self.person)

@@ -320,7 +320,9 @@ class UnresolvedDefinition(Protocol):
         ...
 
     def for_person(self, name: str) -> UnresolvedDefinition:
-        """Return the definition with the secrets of a person, which are named `NAME@PERSON` in the store."""
+        """Return the definition with the secrets of a person, which are named `NAME@PERSON` in the store. If
+        it does not say `"share": "person"`, only the login is the person's.
+        """
         ...
 
 

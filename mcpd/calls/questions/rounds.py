@@ -65,7 +65,7 @@ def pass_on(call: Call, needed: InputRequired, signer: StateSigner) -> bytes:
     members = dict(needed.members)
     if needed.state is not None:
         person = call.caller.identify(call.context).person
-        sealed = signer.sign(f"{call.server.spec.name}\n{person}", needed.state)
+        sealed = signer.sign(f"{call.server.configured_name}\n{person}", needed.state)
         members["requestState"] = Raw(msgspec.json.encode(sealed))
     return msgspec.json.encode(members)
 
