@@ -54,7 +54,7 @@ LINES = {
     "mcpd": 1_668,
     "mcpd/api": 7_337,
     "mcpd/auth": 5_746,
-    "mcpd/calls": 7_661,
+    "mcpd/calls": 7_663,
     "mcpd/client": 1_702,
     "mcpd/config": 5_053,
     "mcpd/files": 620,

@@ -340,6 +340,8 @@ class CallEngine:
 
     def fail(self, call: Call, error: McpdError) -> None:
         """End the call with an error of mcpd's own."""
+        if error.server is not None:
+            error.server = call.server.configured_name
         call.tell_ended(_outcome(error), error.code, error.message)
         self._end(call, lambda request: call.caller.send_error(call, request, error))
 

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcpd.client import Handlers, Mcp, ServerRefused, ToolFailed, Unknown, connect
+from mcpd.client import CallTimedOut, Handlers, Mcp, ServerRefused, ToolFailed, Unknown, connect
 from mcpd.client.sync import connect as connect_sync
 from tests.client.test_client import run
 from tests.e2e.conftest import start
@@ -77,6 +77,11 @@ def test_program_answers_what_a_server_asks(
             assert (client["name"], client["calls"]) == ("agent", 6)
             with pytest.raises(Unknown, match=r"^fs has no tool 'nope'; `mcpctl list-tools fs`"):
                 await mcp.call("fs", "nope")
+            with pytest.raises(ServerRefused, match=r"^fs: refused"):
+                await mcp.call("fs", "error")
+            with pytest.raises(CallTimedOut) as late:
+                await mcp.call("fs", "drop", timeout=0.1)
+            assert late.value.data["server"] == "fs"
 
     run(work)
 

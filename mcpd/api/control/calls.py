@@ -288,7 +288,7 @@ class ControlCaller:
         self._responder.finish(wire.error(key, wire.error_body(error.rpc, error.message, data)))
 
     def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:
-        refused = to_upstream_error(call.server.spec.name, Message(error=Raw(error)))
+        refused = to_upstream_error(call.server.configured_name, Message(error=Raw(error)))
         if request.method == "resources/read":
             self.send_error(call, request, _explain_unknown_resource(call, refused))
         else:
@@ -371,7 +371,7 @@ def _notes(call: Call) -> Sequence[str]:
 
 def _explain_unknown_resource(call: Call, error: UpstreamRefused) -> McpdError:
     """Return UnknownResource with a suggestion if that is what the server's error means."""
-    catalog, server = call.server.catalog, call.server.spec.name
+    catalog, server = call.server.catalog, call.server.configured_name
     uri = wire.string_or(wire.members_or_empty(call.params), "uri")
     listed = () if catalog is None else catalog.resources
     means_it = error.upstream_code in _RESOURCE_NOT_FOUND or (
