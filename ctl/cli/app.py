@@ -134,7 +134,7 @@ def _common_options(*, after: bool) -> list[click.Option]:
         _option(
             "--token-file",
             lambda cli, value: setattr(cli.out, "token_file", value),
-            "The file with mcpd's own token, for --url. [MCPD_TOKEN_FILE]",
+            "The file with the token for --url: mcpd's own, or an access token. [MCPD_TOKEN_FILE]",
             metavar="FILE",
             hidden=after,
         ),

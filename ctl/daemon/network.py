@@ -120,7 +120,11 @@ class WebSocketLines:
             break
         text = shorten(said.decode(errors="replace").strip(), 200)
         reason = f"HTTP {status}, {text}" if status else "it closed the connection"
-        hint = {401: "--token-file FILE, with mcpd's own token", 404: "update mcpd there"}.get(status, "")
+        hints = {
+            401: "--token-file FILE, with mcpd's own token or a valid one of yours",
+            404: "update mcpd there",
+        }
+        hint = hints.get(status, "")
         raise DaemonUnreachable(f"{origin} refused the connection ({reason})", hint=hint)
 
     def settimeout(self, seconds: float | None) -> None:

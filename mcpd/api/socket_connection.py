@@ -18,6 +18,7 @@ from mcpd.api.mcp.frames import BatchReply, count_requests, parse_batch
 from mcpd.calls.call import Call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.limits import MAX_INCOMPLETE
+from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.gateway.handover import SessionState, can_go_on, describe_session, go_on, handle_waiting
 from mcpd.gateway.session import ClientSession
@@ -79,6 +80,16 @@ class Arrival(msgspec.Struct, frozen=True):
     """The same for all clients."""
 
 
+class RemotePerson(msgspec.Struct, frozen=True):
+    """Somebody on another machine, with an access token."""
+
+    identity: ClientIdentity
+    view: AggregateServer
+    """What that person's profile selects."""
+    expires: float
+    """Unix time at which the token expires."""
+
+
 class SocketConnection:
     """One client. `run` serves it until it disconnects, then cancels its requests."""
 
@@ -90,9 +101,12 @@ class SocketConnection:
         slot: Slot | None,
         client: ClientConnection | None = None,
         arrival: Arrival | None = None,
+        person: RemotePerson | None = None,
     ) -> None:
         """`client`: its entry in the registry if the caller registers it. `slot` None: it is not evicted.
-        `arrival`: what the version before this one has left."""
+        `arrival`: what the version before this one has left. `person`: whose access token it has; None: the
+        person who runs mcpd."""
+        self._person = person
         self._slot = slot
         self._gateway = gateway
         self._operations = gateway.core
@@ -130,6 +144,8 @@ class SocketConnection:
         try:
             async with trio.open_nursery() as self._nursery:
                 try:
+                    if self._person is not None:
+                        self._act_for(self._person)
                     await self._serve()
                 finally:
                     # A response of a server may arrive at any time, and its call may start a task here.
@@ -373,6 +389,13 @@ class SocketConnection:
         self._session = self._client.session = session
         self._requests.calls.answer_in(session)
         return session
+
+    def _act_for(self, person: RemotePerson) -> None:
+        """Use the servers and permissions of a person, as an MCP session of that person does."""
+        view, calls = person.view, self._requests.calls
+        self._session = self._gateway.open_session(view, person.identity, self._send, self._spawn)
+        calls.client.person = self._session
+        calls.select(view if view.profile.name else None)
 
     def send(self, frame: bytes) -> None:
         """See `Responder` and `ControlResponder`. All messages of the session use this connection."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 import socket as sockets
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -19,7 +21,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from mcpd.api.control.access import Access
 from mcpd.api.http.connection import STALL_TIMEOUT
 from mcpd.api.http.parser import Head
-from mcpd.api.socket_connection import SocketConnection
+from mcpd.api.socket_connection import RemotePerson, SocketConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.state.clients import ClientConnection
 from mcpd.transports.guarded_websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
@@ -34,14 +36,22 @@ MAX_MESSAGE = 4 * 1024 * 1024
 _MAX_LINE = 128 * 1024 * 1024
 _CLOSE_TIMEOUT = 0.5
 """Seconds for pending output and the closing handshake."""
-_GOING_AWAY, _UNSUPPORTED_DATA, _INTERNAL_ERROR = 1001, 1003, 1011
+_GOING_AWAY, _UNSUPPORTED_DATA, _POLICY_VIOLATION, _INTERNAL_ERROR = 1001, 1003, 1008, 1011
 
 
 class ControlSocket:
     """The WebSocket of one client, and `client` its entry in the registry."""
 
-    def __init__(self, gateway: Gateway, client: ClientConnection, access: Access) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        client: ClientConnection,
+        access: Access,
+        person: RemotePerson | None = None,
+    ) -> None:
+        """`person`: whose access token it was opened with; None: the person who runs mcpd."""
         self._access = access
+        self._person = person
         self._gateway = gateway
         self._client = client
         self._closing = trio.Event()
@@ -70,19 +80,27 @@ class ControlSocket:
                     )
                     connection = await request.accept(subprotocol=self._access.protocol)
                     for part in (
-                        SocketConnection(self._gateway, daemon_end, 0, None, self._client).run,
+                        SocketConnection(
+                            self._gateway, daemon_end, 0, None, self._client, person=self._person
+                        ).run,
                         partial(self._forward_requests, connection, wire_stream, lines),
                         partial(self._forward_responses, connection, lines),
                         partial(keep_alive, connection, wire_stream),
                     ):
                         nursery.start_soon(self._run_part, part)
-                    await self._closing.wait()
+                    with trio.move_on_after(self._seconds_left()) as waiting:
+                        await self._closing.wait()
+                    if waiting.cancelled_caught:
+                        self.close("the access token has expired", _POLICY_VIOLATION)
                     await self._send_close(connection)
                     nursery.cancel_scope.cancel(reason="closed")
             except* CONNECTION_ENDED as group:
                 log.debug("WebSocket: %s", group.exceptions)
         if wire_stream.close_reason:
             log.info("a WebSocket was given up: %s", wire_stream.close_reason)
+
+    def _seconds_left(self) -> float:
+        return math.inf if self._person is None else max(0.0, self._person.expires - time.time())
 
     async def _run_part(self, part: Callable[[], Awaitable[None]]) -> None:
         with suppress(ConnectionClosed, trio.BrokenResourceError):

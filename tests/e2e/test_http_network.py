@@ -140,7 +140,7 @@ def test_person_uses_the_profile_of_the_group(daemon: Daemon, issuer: Issuer) ->
         assert tools(http, "/mcp/small") == {"one"}
         assert ask(http, "/servers/two/mcp", "tools/list").status_code == 403
         assert http.get("/metrics").status_code == 403
-        assert http.post("/rpc", json={}).status_code == 403
+        assert http.post("/rpc", json={}).status_code == 426
         assert http.get("/").status_code == 404
     with client(daemon, issuer.token("eve", groups=["admins"])) as http:
         assert tools(http) == {"one", "two"}

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,9 +55,16 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Itera
         "listen": "127.0.0.1:0",
         "tls": make_certificate(home),
         "jwt": {"issuer": issuer.url, "audience": "https://localhost/mcp"},
+        "profiles": {"staff": "small"},
     }
-    with running(home, {"one": fake()}, settings={"http": http}) as daemon:
-        daemon.wait_connected("one")
+    settings = {
+        "http": http,
+        "profiles": {"small": {"servers": ["one", "own"]}},
+        "policies": [{"decision": "deny", "people": ["mallory"], "tools": ["echo"]}],
+    }
+    servers = {"one": fake(), "two": fake(), "own": fake(share="person")}
+    with running(home, servers, settings=settings) as daemon:
+        daemon.wait_connected("one", "two")
         with client(daemon) as reached:
             wait_until(lambda: reached.get("/readyz").status_code == 200, lambda: daemon.log)
             url = str(reached.base_url).rstrip("/")
@@ -148,10 +156,11 @@ def test_unknown_certificate_is_refused(elsewhere: Elsewhere) -> None:
 
 
 def test_only_mcpctl_with_the_token_opens_the_socket(elsewhere: Elsewhere, issuer: Issuer) -> None:  # noqa: F811
-    """A browser can send neither this token nor leave out Origin; a person's token is for /mcp."""
+    """A browser can send neither this token nor leave out Origin."""
     own = Path(elsewhere.token_file).read_text().strip()
     wrong = [
-        (issuer.token(), {}, 403),
+        (issuer.token(groups=["others"]), {}, 403),
+        (issuer.token(groups=["staff"], exp=1), {}, 401),
         ("", {}, 401),
         (own, {"Origin": elsewhere.url}, 426),
         (own, {"Origin": "https://evil.example"}, 403),
@@ -163,3 +172,55 @@ def test_only_mcpctl_with_the_token_opens_the_socket(elsewhere: Elsewhere, issue
         with client(elsewhere.daemon, token, **{**HANDSHAKE, **headers}) as http:
             answer: httpx.Response = http.get("/rpc")
             assert answer.status_code == status, headers
+
+
+def test_person_can_do_what_mcp_clients_of_that_person_can(
+    elsewhere: Elsewhere,
+    issuer: Issuer,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    people = {}
+    for name in ("ada", "bob", "mallory"):
+        (tmp_path / name).write_text(issuer.token(name, groups=["staff"]))
+        people[name] = attrs.evolve(elsewhere, token_file=str(tmp_path / name))
+    ada = people["ada"]
+    listed = json.loads(ada.mcpctl("--json", "list-tools").stdout)["tools"]
+    assert {tool["server"] for tool in listed} <= {"one", "own"}
+    for command, code in (
+        ("call echo@one text=x", 0),
+        ("call echo@two text=x", 5),
+        ("list-tools one", 0),
+        ("list-tools two", 5),
+        ("prompts one", 0),
+        ("status", 1),
+        ("reconnect one", 1),
+        ("logs one", 1),
+        ("calls", 1),
+    ):
+        assert ada.mcpctl(*command.split()).returncode == code, command
+    refused = people["mallory"].mcpctl("call", "echo@one", "text=x")
+    assert "denies it" in refused.stderr
+    pids = [each.mcpctl("call", "pid@own").stdout for each in (ada, people["bob"], ada)]
+    assert pids[0] == pids[2] != pids[1]
+    wanted = {("ada", "one", "ok"), ("mallory", "one", "denied"), ("bob", "own", "ok")}
+
+    def logged() -> set[tuple[str, str, str]]:
+        with elsewhere.daemon.client() as control:
+            calls = control.request("mcpd/calls")["calls"]
+        return {(call.get("person", ""), call["server"].partition("~")[0], call["outcome"]) for call in calls}
+
+    wait_until(lambda: wanted <= logged(), lambda: str(logged()))
+
+
+def test_connection_ends_with_the_access_token(
+    elsewhere: Elsewhere,
+    issuer: Issuer,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "token").write_text(issuer.token(groups=["staff"], exp=int(time.time()) + 5))
+    short = attrs.evolve(elsewhere, token_file=str(tmp_path / "token"))
+    ended = short.mcpctl("--json", "call", "drop@one")
+    error = json.loads(ended.stderr)["error"]
+    assert (ended.returncode, error["may_have_run"]) == (3, True)
+    assert "the access token has expired" in error["message"]
+    in_flight(elsewhere.daemon, "one", 0)

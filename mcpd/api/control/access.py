@@ -15,7 +15,7 @@ class Access(msgspec.Struct, frozen=True):
     """What to do instead of a method that is not served."""
 
 
-_CALLS = ("call", "complete", "prompt", "prompts", "read", "resources", "tools", "version")
+_CALLS = ("call", "complete", "find_tools", "prompt", "prompts", "read", "resources", "tools", "version")
 _LOOK = ("approvals", "calls", "clients", "events", "history", "logs", "server", "stats", "status", "tap")
 _OPERATE = ("approve", "disable", "enable", "reconnect")
 _LOG_IN = ("login/begin", "login/cancel", "login/wait")
@@ -27,7 +27,7 @@ def _methods(*names: str) -> frozenset[str]:
 
 PAGE = Access(
     "mcpd.page",
-    _methods(*_CALLS, *_LOOK, *_OPERATE, *_LOG_IN, "edit", "remove") - _methods("complete"),
+    _methods(*_CALLS, *_LOOK, *_OPERATE, *_LOG_IN, "edit", "remove") - _methods("complete", "find_tools"),
     "use mcpctl",
 )
 """The dashboard of a person who opened it with `mcpctl ui`. Logins are safe, because a person finishes them
@@ -57,3 +57,5 @@ ADMINISTRATOR = Access(
 )
 """Who has mcpd's own token, on a port for other machines. What starts other programs than those that the
 configuration names, or edits files, is left out."""
+PERSON = Access("mcpd.control", _methods(*_CALLS), "ask the administrator of mcpd")
+"""Who has an access token there: what MCP clients can do with it, too."""

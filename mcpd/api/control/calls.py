@@ -120,6 +120,8 @@ class ControlClient:
         self.connection = connection
         self.selection: AggregateServer | None = None
         """What the client's profile selects; None: everything."""
+        self.person: ClientSession | None = None
+        """A session of the person whose servers and permissions these are; None: of the one who runs mcpd."""
         self._read_facts = read_facts
         self._facts: ClientFacts | None = None
         self._named = ""
@@ -139,6 +141,10 @@ class ControlClient:
             self.selection.require(server, tool)
         return server
 
+    def source(self, server: ManagedServer) -> ManagedServer | None:
+        """Return the server whose lists the client sees for those of `server`; None if there is none."""
+        return server if self.person is None else self.person.view.source(server)
+
     @property
     def profile_label(self) -> str:
         """See `ControlActivity`."""
@@ -146,6 +152,8 @@ class ControlClient:
 
     def client_facts(self) -> ClientFacts:
         """Return the facts of the client; always the same object while they are the same."""
+        if self.person is not None:
+            return self.person.facts(NO_CONTEXT)
         if self._facts is None or self._named != self.connection.name:
             self._named = self.connection.name
             profile = "" if self.selection is None else self.selection.profile.name
@@ -217,8 +225,9 @@ class ControlCaller:
         return NO_CONTEXT if session is None or not session.is_initialized else session.context
 
     def _begin(self, request: ControlCallRequest, target: Target) -> None:
-        if self._session is not None and request.context is not NO_CONTEXT:
-            target = self._session.dedicated(request.context, target)
+        session = self.client.person if request.context is NO_CONTEXT else self._session
+        if session is not None:
+            target = session.dedicated(request.context, target)
         try:
             self._engine.start(self, request, target)
             if self._session is not None and request.method == "tools/call":
@@ -296,6 +305,8 @@ class ControlCaller:
 
     def identify(self, context: ClientContext) -> CallerIdentity:
         client = self.client.connection
+        if self.client.person is not None:
+            return self.client.person.identify(context)
         return CallerIdentity(client.name, client.pid or 0, "control")
 
     # ── questions: only a client with an MCP session can be asked ───────────────────────────────

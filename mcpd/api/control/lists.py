@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import msgspec
@@ -10,10 +10,10 @@ from msgspec import Raw
 
 from mcpd.api.control.calls import ControlClient
 from mcpd.calls.permissions import Policies
-from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.signatures import signature
 from mcpd.gateway.surfaces import cost, estimated_tokens, surface_entries
 from mcpd.gateway.tool_search import ToolSearch, tool_permission
+from mcpd.gateway.views import View
 from mcpd.model.api import (
     FindToolsParams,
     FoundTools,
@@ -46,11 +46,14 @@ class ListReader:
         """Wait until the lists are known. Raises NotReady, and UnknownServer if there is none or the client's
         profile excludes it.
         """
+        servers = self._servers(name)
+        if (person := self.client.person) is not None:
+            servers = person.gateway.dedicated_servers.sources(person, servers)
         if name is None:
-            await self.operations.refresh_catalogs(self.operations.supervisor.servers())
+            await self.operations.refresh_catalogs(servers)
         else:
             self.client.require(self.operations.supervisor, name)
-            await self.operations.load_catalog(self.operations.supervisor.get(name))
+            await self.operations.load_catalog(servers[0])
 
     def tools(self, name: str | None) -> ToolsResult:
         style = self.operations.config.loaded.settings.tool_names
@@ -65,13 +68,14 @@ class ListReader:
         dropped = sum(catalog.dropped_tools for _, catalog in self._catalogs(name))
         return ToolsResult(tools=tuple(tools), dropped=dropped, missing=self._missing(name))
 
-    async def find(self, params: FindToolsParams, search: ToolSearch, view: AggregateServer) -> FoundTools:
+    async def find(self, params: FindToolsParams, search: ToolSearch, view: View) -> FoundTools:
         """Search the tools of a view, which is that of the client's profile."""
         limit = max(1, min(params.limit, _MAX_FOUND))
         found = await search.find(view, params.query, limit, self.client.client_facts)
         style, tools = self.operations.config.loaded.settings.tool_names, []
         for tool in found.tools:
             server = self.operations.supervisor.find(tool.server)
+            server = None if server is None else self.client.source(server)
             item = None if server is None or server.catalog is None else server.catalog.tool(tool.name)
             if item is not None:
                 qualified = qualified_name(style, tool.server, tool.name)
@@ -79,7 +83,7 @@ class ListReader:
                 tools.append(_add_server_member(item, tool.server, qualified_name=qualified, signature=line))
         return FoundTools(tools=tuple(tools), fits=found.fits)
 
-    async def costs(self, view: AggregateServer) -> ToolCosts:
+    async def costs(self, view: View) -> ToolCosts:
         """Return what the tools of a view cost, which is that of the client's profile."""
         await view.prepare()
         may_see = tool_permission(self.policies, view, self.client.client_facts)
@@ -116,9 +120,12 @@ class ListReader:
         )
 
     def _catalogs(self, name: str | None) -> list[tuple[ManagedServer, Catalog]]:
+        shown = [(each, self.client.source(each)) for each in self._servers(name)]
+        return [(each, found.catalog) for each, found in shown if found is not None and found.catalog]
+
+    def _servers(self, name: str | None) -> Sequence[ManagedServer]:
         supervisor = self.operations.supervisor
-        servers = supervisor.servers() if name is None else [supervisor.get(name)]
-        return [(each, each.catalog) for each in servers if each.catalog is not None]
+        return supervisor.servers() if name is None else [supervisor.get(name)]
 
     def _visible(self, server: ManagedServer, kind: ItemKind, items: Listing) -> Iterator[Item]:
         """Return what the client's profile selects and no policy forbids it."""
@@ -137,9 +144,9 @@ class ListReader:
         """Return the servers that a list lacks; none if it is that of one server."""
         selection = self.client.selection
         return tuple(
-            MissingServer(server=each.spec.name, state=each.state, reason=each.explain_state())
-            for each in (self.operations.supervisor.servers() if name is None else ())
-            if each.catalog is None
+            MissingServer(server=each.spec.name, state=source.state, reason=source.explain_state())
+            for each in (self._servers(None) if name is None else ())
+            if (source := self.client.source(each) or each).catalog is None
             and each.state is not ServerState.DISABLED
             and (selection is None or selection.covers(each))
         )

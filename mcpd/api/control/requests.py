@@ -275,7 +275,9 @@ class ControlRequests:
     def _find_tools(self, message: Message, params: api.FindToolsParams | api.NoParams) -> None:
         client, gateway = self.calls.client, self._gateway
         reader = ListReader(self._operations, gateway.policies, client)
-        view = client.selection or gateway.profile_view(None)
+        view: View = client.selection or gateway.profile_view(None)
+        if client.person is not None:
+            view = client.person.view
         if isinstance(params, api.NoParams):
             self._start(message, reader.costs(view))
         else:

@@ -16,6 +16,7 @@ from mcpd.api.http.guard import RequestGuard
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.config.http import HttpSettings
 from mcpd.model.login import LOGIN_PATH
+from mcpd.model.policy import ALL_SERVERS
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 _HOST = re.compile(r"([a-z0-9_.-]{1,255}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -70,6 +71,11 @@ class NetworkGuard(RequestGuard):
             raise self._unauthorized(head, str(error), b', error="invalid_token"') from None
         except KeysUnknown:
             raise BadRequest(503, f"{self.problem}; try again", b"Retry-After: 1\r\n") from None
+
+    def profiles_of(self, person: Person) -> list[str]:
+        """Return the profiles that a person may use, the default first."""
+        known = self._settings.profiles or {"*": ALL_SERVERS}
+        return [profile for group, profile in known.items() if group == "*" or group in person.groups]
 
     def metadata(self, head: Head) -> bytes | None:
         """Return the metadata of the resource that the path names (RFC 9728); None if there is none."""

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import socket as sockets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -92,8 +92,6 @@ class HttpRoutes:
     """The part of the control API that other machines may use."""
     network: NetworkGuard | None = None
     """The guard, if other machines can reach the port."""
-    profiles: Mapping[str, str] = attrs.field(factory=dict)
-    """See `HttpSettings`."""
 
 
 @attrs.frozen
@@ -295,7 +293,6 @@ class HttpApi:
             "token",
             control=self._control,
             network=guard,
-            profiles=settings.profiles,
         )
         background = tokens.run if tokens else None
         return HttpPort(listener, routes, self._bodies, self._connections, tls, background)
@@ -342,8 +339,10 @@ class RouteHandler:
         if path == RPC and self._rpc is not None:
             return partial(self._rpc.handle, head)
         network, control = self._routes.network, self._routes.control
-        if path == RPC and control is not None:
-            return lambda _, exchange: self._open_control(control, exchange)
+        if path == RPC and control is not None and network is not None:
+            return partial(
+                control.serve, network, self._client, lambda person: self._handler_of(person).principal
+            )
         if network is not None and path.startswith(LOGIN_PATH):
             cluster = self._routes.api.cluster
             return cluster.serve(head, self._serve_login, self._spawn) if cluster else self._serve_login
@@ -357,15 +356,16 @@ class RouteHandler:
 
     def _route(self, scope: EndpointScope, head: Head) -> ServeRequest:
         """Route a request from another machine by the person whose token it carries."""
-        guard, profiles = self._routes.guard, self._routes.profiles
+        guard = self._routes.network
+        assert guard is not None
         try:
             person = guard.person(head)
         except BadRequest as error:
             return partial(_refuse, error)
         if person is None:
             return self._mcp.route(scope, head)
-        if profiles:
-            own = [profile for group, profile in profiles.items() if group == "*" or group in person.groups]
+        own = guard.profiles_of(person)
+        if own != [ALL_SERVERS]:
             if scope == EndpointScope(is_sse=scope.is_sse, surface=scope.surface) and own:
                 scope = scope._replace(profile=own[0])
             elif scope.profile not in own and ALL_SERVERS not in own:
@@ -429,23 +429,15 @@ class RouteHandler:
             self._serve_metrics(exchange)
 
     def _serve_metrics(self, exchange: HttpExchange) -> None:
-        if self._is_owner(exchange, b"the metrics are for the person who runs mcpd\n"):
-            self._spawn(lambda: self._metrics(exchange))
-
-    def _open_control(self, control: RemoteControl, exchange: HttpExchange) -> None:
-        if self._is_owner(exchange, b"an access token is for /mcp; this address needs the token of mcpd\n"):
-            control.open(exchange.head, self._client, exchange)
-
-    def _is_owner(self, exchange: HttpExchange, refusal: bytes) -> bool:
-        """Return whether the request carries mcpd's own token. Otherwise, respond."""
         try:
             person = self._routes.guard.person(exchange.head)
         except BadRequest as error:
             _refuse(error, b"", exchange)
-            return False
+            return
         if person is not None:
-            exchange.respond(403, refusal, TEXT)
-        return person is None
+            exchange.respond(403, b"the metrics are for the person who runs mcpd\n", TEXT)
+        else:
+            self._spawn(lambda: self._metrics(exchange))
 
     async def _metrics(self, exchange: HttpExchange) -> None:
         result = await collect_metrics(self._operations)

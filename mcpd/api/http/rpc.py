@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from mcpd.api.control.access import ADMINISTRATOR
+import msgspec
+
+from mcpd.api.control.access import ADMINISTRATOR, PERSON
 from mcpd.api.control.requests import ControlRequests
 from mcpd.api.http.connection import SpawnTask
 from mcpd.api.http.exchange import TEXT, HttpExchange
-from mcpd.api.http.parser import Head
+from mcpd.api.http.parser import BadRequest, Head
 from mcpd.api.mcp.frames import (
     EVENT_HEADERS,
     EVENT_STREAM,
@@ -17,15 +21,22 @@ from mcpd.api.mcp.frames import (
     respond_error,
     sse_event,
 )
+from mcpd.api.mcp.legacy import Principal
+from mcpd.api.socket_connection import RemotePerson
 from mcpd.api.websocket import ControlSocket, offered_protocols
 from mcpd.gateway.gateway import Gateway
+from mcpd.model.errors import UnknownProfile
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from mcpd.wire.message import METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 
+if TYPE_CHECKING:
+    from mcpd.api.http.access_tokens import Person
+    from mcpd.api.http.network_guard import NetworkGuard
+
 _OF_A_CONNECTION = ("mcpd/attach", "mcpd/identify")
 """Methods that change the requests that follow on their connection. HTTP requests are independent."""
-_MAX_SOCKETS = 64
+_MAX_SOCKETS_OF_ONE, _MAX_SOCKETS = 16, 64
 
 
 class HttpRpc:
@@ -86,24 +97,56 @@ class HttpRpc:
 
 
 class RemoteControl:
-    """The control API for other machines, which use mcpd's own token."""
+    """The control API for other machines."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._sockets: set[ControlSocket] = set()
+        self._sockets: dict[ControlSocket, str] = {}
+        """Socket → whose it is."""
 
-    def open(self, head: Head, client: ClientConnection, exchange: HttpExchange) -> None:
-        """Answer an admitted request. A browser may not even try."""
-        if ADMINISTRATOR.protocol not in offered_protocols(head) or b"origin" in head.headers:
-            exchange.respond(426, b"this address is for mcpctl --url\n", TEXT, b"Upgrade: websocket\r\n")
-        elif len(self._sockets) >= _MAX_SOCKETS:
-            exchange.respond(503, b"too many other machines control mcpd now\n", TEXT)
-        else:
+    def serve(
+        self,
+        guard: NetworkGuard,
+        client: ClientConnection,
+        principal_of: Callable[[Person], Principal],
+        _: bytes,
+        exchange: HttpExchange,
+    ) -> None:
+        """Answer an admitted request of a person, or of `client`, which has mcpd's own token."""
+        try:
+            person = guard.person(exchange.head)
+            profiles = () if person is None else guard.profiles_of(person)
+            view = self._gateway.profile_view(profiles[0]) if profiles else None
+        except (BadRequest, UnknownProfile) as error:
+            status, headers = (error.status, error.headers) if isinstance(error, BadRequest) else (403, b"")
+            exchange.respond(status, f"{error.message}\n".encode(), TEXT, headers)
+            return
+        if person is None:
             client.set_identity("mcpctl --url", None)
+            self._open(exchange, client)
+        elif view is None:
+            text = f"{exchange.head.path} is not for {person.name}: see `settings.http.profiles`\n"
+            exchange.respond(403, text.encode(), TEXT)
+        else:
+            principal = principal_of(person)
+            identity = msgspec.structs.replace(principal.client, name="mcpctl")
+            self._open(exchange, principal.connection, RemotePerson(identity, view, person.expires))
+
+    def _open(
+        self, exchange: HttpExchange, client: ClientConnection, person: RemotePerson | None = None
+    ) -> None:
+        head, access = exchange.head, ADMINISTRATOR if person is None else PERSON
+        owner = "" if person is None else person.identity.person_id
+        count = list(self._sockets.values()).count(owner)
+        if access.protocol not in offered_protocols(head) or b"origin" in head.headers:  # a browser sends it
+            exchange.respond(426, b"this address is for mcpctl --url\n", TEXT, b"Upgrade: websocket\r\n")
+        elif count >= _MAX_SOCKETS_OF_ONE or (owner and len(self._sockets) >= _MAX_SOCKETS):
+            exchange.respond(503, b"too many commands run at the same time; try again\n", TEXT)
+        else:
             client.via = "http"
-            socket = ControlSocket(self._gateway, client, ADMINISTRATOR)
-            self._sockets.add(socket)
-            exchange.on_hang_up = lambda _: self._sockets.discard(socket)
+            socket = ControlSocket(self._gateway, client, access, person)
+            self._sockets[socket] = owner
+            exchange.on_hang_up = lambda _: self._sockets.__delitem__(socket)
             exchange.upgrade(partial(socket.run, head))
 
     def close(self, reason: str) -> None:
