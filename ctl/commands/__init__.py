@@ -41,6 +41,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("read", "tools_resources_prompts", "Read a resource, or list all resources."),
         ("prompts", "tools_resources_prompts", "List the prompts of all servers, or of one."),
         ("prompt", "tools_resources_prompts", "Get a prompt with its arguments filled in, or list all."),
+        ("emit-types", "emit_types", "Write typed functions for tools to stdout."),
     ),
     "Configuration and editors": (
         ("add", "add_remove_apply", "Add a server and save it in the configuration file."),

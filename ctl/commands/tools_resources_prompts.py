@@ -102,7 +102,7 @@ def _list_tools(
         print_tools(cli, tools)
     if dropped := reply.value.get("dropped"):
         cli.out.message(f"{count(dropped, 'tool')} omitted because of an invalid definition")
-    _report_missing(cli, objects(reply.value.get("missing")))
+    report_missing(cli, objects(reply.value.get("missing")))
     return 0
 
 
@@ -173,7 +173,7 @@ def _print_details(cli: CliContext, tool: Json) -> None:
     cli.out.line()
 
 
-def _report_missing(cli: CliContext, missing: Sequence[Json]) -> None:
+def report_missing(cli: CliContext, missing: Sequence[Json]) -> None:
     """Say on stderr which servers are not in the list, why, and what to do."""
     for each in missing[:_MAX_MISSING]:
         name = each.get("server")
@@ -273,7 +273,7 @@ def _list_resources(cli: CliContext, server: str | None) -> int:
         cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,)))
     else:
         cli.out.message(f"no resources{_on(server)}")
-    _report_missing(cli, objects(reply.value.get("missing")))
+    report_missing(cli, objects(reply.value.get("missing")))
     return 0
 
 
@@ -353,7 +353,7 @@ def _list_prompts(cli: CliContext, server: str | None) -> int:
         cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
     else:
         cli.out.message(f"no prompts{_on(server)}")
-    _report_missing(cli, objects(reply.value.get("missing")))
+    report_missing(cli, objects(reply.value.get("missing")))
     return 0
 
 

@@ -27,10 +27,11 @@ from mcpd.client.errors import (
     Unknown,
 )
 from mcpd.client.handlers import Handlers
-from mcpd.client.mcpd_client import ItemList, Mcp, Prompt, Resource, Tool
+from mcpd.client.mcpd_client import CallOptions, ItemList, Mcp, Prompt, Resource, Tool
 from mcpd.model.api import MissingServer
 
 __all__ = [
+    "CallOptions",
     "CallTimedOut",
     "ClientError",
     "Connection",

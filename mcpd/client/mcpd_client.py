@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, overload
 
 import attrs
 
@@ -22,6 +22,13 @@ log = logging.getLogger("mcpd.client")
 T = TypeVar("T")
 PERMISSIVE: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
 """Accepts any arguments; the server validates them."""
+
+
+class CallOptions(TypedDict, total=False):
+    """The options of `Mcp.call`, for functions that pass them on: `**options: Unpack[CallOptions]`."""
+
+    timeout: float | None
+    progress: Progress | None
 
 
 class Mcp:
