@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import socket as sockets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -95,6 +95,8 @@ class DaemonOptions:
     """Whether `--http` was given, so that the daemon must not run without the port."""
     require_http_token: bool = True
     """False with `--http-auth none`."""
+    on_started: Callable[[], None] = lambda: None
+    """Called when everything works but servers and clients."""
 
 
 async def run(options: DaemonOptions, redactor: Redactor, taken: TakeOver | None = None) -> None:
@@ -419,8 +421,7 @@ class _Daemon:
             )
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)
-            if self._taken is not None:
-                self._taken.predecessor.dismiss()  # from here on, there is no way back
+            self._options.on_started()
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run, self._gateway)
                 servers.start_soon(self._gateway.run)

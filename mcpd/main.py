@@ -87,6 +87,7 @@ def _run(
     http: HttpSettings | None,
     task: tuple[str, int] | None,
 ) -> int:
+    import attrs
     import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon, upgrade
@@ -102,6 +103,9 @@ def _run(
     redactor = Redactor()
     redactor.add(loaded.secrets)
     limit_memory_growth()
+    is_trial = task is not None and task[0] == "check"
+    if is_trial:
+        environ, http = {**environ, **upgrade.scratch_environment()}, None
     with logs.log_to_stderr(level, redactor):
         try:
             options = daemon.DaemonOptions(
@@ -115,13 +119,13 @@ def _run(
                 require_http_token=arguments.http_auth == "token",
             )
             taken = None
-            if task is not None:
-                mode, descriptor = task
-                if mode == "check":
-                    print(upgrade.check(descriptor, loaded).decode(), flush=True)
-                    return EXIT_OK
-                taken = upgrade.take_over(descriptor, uses_http=http is not None)
+            if task is not None and is_trial:
+                upgrade.check(task[1], loaded)
+                options = attrs.evolve(options, on_started=upgrade.pass_trial)
+            elif task is not None:
+                taken = upgrade.take_over(task[1])
                 redactor.add(taken.state.secrets)
+                options = attrs.evolve(options, on_started=taken.predecessor.dismiss)
             trio.run(daemon.run, options, redactor, taken)
         except AlreadyRunning as error:
             print(f"mcpd: {error}", file=sys.stderr)

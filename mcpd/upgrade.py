@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import socket as sockets
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import attrs
 import msgspec
@@ -283,23 +284,27 @@ def describe_listeners(
 # ── in the new version ──────────────────────────────────────────────────────────────────────────────
 
 
-def check(fd: int, loaded: LoadedConfig) -> bytes:
-    """Return the answer of a version that is on trial. Raises CannotReplace."""
-    _load_http()
+def check(fd: int, loaded: LoadedConfig) -> None:
+    """Raise CannotReplace if this version cannot use the state in this file."""
     state = _decode(replacement.read_state(fd))
     if found := [text for text in map(str, loaded.problems) if text not in state.problems]:
         raise CannotReplace(f"it refuses {loaded.source}: {found[0]}")
-    return msgspec.json.encode(TrialAnswer(replacement.FORMAT, __version__))
 
 
-def _load_http() -> None:
-    from mcpd.api.http import routes  # noqa: F401 - loaded before anybody has to wait for it
+def scratch_environment() -> dict[str, str]:
+    """Return variables for a daemon that starts on trial, beside the running one."""
+    place = tempfile.mkdtemp()
+    return {"MCPD_SOCKET": f"{place}/mcpd.sock", "XDG_STATE_HOME": place, "XDG_CACHE_HOME": place}
 
 
-def take_over(fd: int, *, uses_http: bool) -> TakeOver:
+def pass_trial() -> NoReturn:
+    """Say that this version works, and exit at once."""
+    print(msgspec.json.encode(TrialAnswer(replacement.FORMAT, __version__)).decode(), flush=True)
+    os._exit(0)
+
+
+def take_over(fd: int) -> TakeOver:
     """Ask the old version for everything. Raises CannotReplace."""
-    if uses_http:
-        _load_http()
     predecessor = Predecessor(fd)
     data, descriptors = predecessor.ask()
     state = _decode(data)

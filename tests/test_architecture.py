@@ -51,8 +51,8 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_668,
-    "mcpd/api": 7_441,
+    "mcpd": 1_678,
+    "mcpd/api": 7_337,
     "mcpd/auth": 5_746,
     "mcpd/calls": 7_663,
     "mcpd/client": 1_710,
@@ -62,7 +62,7 @@ LINES = {
     "mcpd/io": 896,
     "mcpd/model": 4_233,
     "mcpd/privacy": 550,
-    "mcpd/process": 1_858,
+    "mcpd/process": 1_877,
     "mcpd/protocol": 2_368,
     "mcpd/state": 1_684,
     "mcpd/supervision": 4_492,

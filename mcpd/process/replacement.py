@@ -10,6 +10,7 @@ in a sealed memory file (`memfd_create`), and the descriptors, over a socket.
 from __future__ import annotations
 
 import fcntl
+import importlib
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from tempfile import TemporaryDirectory
 
 import msgspec
 import trio
@@ -34,6 +36,8 @@ FORMAT = 1
 VARIABLE = "MCPD_UPGRADE"
 """`check:FD`: say whether this version could take over the state in this file. `take:FD`: take over; the
 descriptor is that of a socket to the old version."""
+_MODULES = "MCPD_UPGRADE_MODULES"
+"""The modules that the old version uses: the new one loads them before anybody has to wait for it."""
 TRIAL_TIMEOUT = 20.0
 """Seconds that the new version may take to say so."""
 START_TIMEOUT = 30.0
@@ -102,9 +106,23 @@ def read_state(fd: int) -> bytes:
 
 
 def find_task(environ: MutableMapping[str, str]) -> tuple[str, int] | None:
-    """Return what the old version wants, and the descriptor; see VARIABLE, which is removed."""
+    """Return what the old version wants, and the descriptor; see VARIABLE, which is removed.
+
+    Loads the modules that the old version uses, and raises what their code raises.
+    """
     mode, _, number = environ.pop(VARIABLE, "").partition(":")
+    for name in filter(None, environ.pop(_MODULES, "").split(",")):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
     return (mode, int(number)) if mode in ("take", "check") and number.isdigit() else None
+
+
+def _environment(task: str) -> dict[str, str]:
+    modules = ",".join(name for name in sys.modules if name.startswith("mcpd."))
+    return {**os.environ, VARIABLE: task, _MODULES: modules}
 
 
 async def try_out(command: Sequence[str], version: str, state: bytes) -> str:
@@ -113,13 +131,14 @@ async def try_out(command: Sequence[str], version: str, state: bytes) -> str:
         try:
             fd = write_state(version, state)
             stack.callback(os.close, fd)
+            scratch = stack.enter_context(TemporaryDirectory(prefix="mcpd-"))
             process = await start_process(
                 command,
                 None,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, VARIABLE: f"check:{fd}"},
+                env={**_environment(f"check:{fd}"), "TMPDIR": scratch, "NOTIFY_SOCKET": ""},
                 pass_fds=(fd,),
                 start_new_session=True,
             )
@@ -220,7 +239,7 @@ async def start(command: Sequence[str]) -> Successor:
             try:
                 theirs.set_inheritable(True)
                 os.execve(  # noqa: S606 - the installed version of this program
-                    command[0], list(command), {**os.environ, VARIABLE: f"take:{theirs.fileno()}"}
+                    command[0], list(command), _environment(f"take:{theirs.fileno()}")
                 )
             except BaseException:
                 os.kill(child, signal.SIGKILL)  # it waits for the end of the pipe

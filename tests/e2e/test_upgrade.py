@@ -232,6 +232,7 @@ def test_a_session_is_as_before(start: Start) -> None:
 BROKEN = {
     "sys.exit('it is broken')": "it is broken",
     "import mcpd.process.replacement as new; new.FORMAT = 99": "format 99",
+    "import mcpd.daemon as new; new.Gateway = lambda *_: 1 / 0": "division by zero",
     "'MCPD_UPGRADE' in os.environ and os.environ.update(MCPD_SERVERS='[{}]')": "add 'name'",
 }
 
@@ -258,7 +259,7 @@ LATE = {
     "it fails while it takes over": (
         "import mcpd.daemon as new\n"
         "def broken(*_): raise RuntimeError('broken')\n"
-        "'MCPD_UPGRADE' in os.environ and setattr(new._Daemon, 'run', broken)"
+        "os.environ.get('MCPD_UPGRADE', '')[:4] == 'take' and setattr(new._Daemon, 'run', broken)"
     ),
 }
 
