@@ -430,7 +430,9 @@ class _Daemon:
                     await self._taken.wait_connected(self._supervisor)
                 async with trio.open_nursery() as clients:
                     if self._taken is not None:
-                        await self._taken.serve_clients(clients, ports, self._serve, self._socket_limit)
+                        await self._taken.serve_clients(
+                            self._supervisor, clients, ports, self._serve, self._socket_limit
+                        )
                         self._taken.finish(self._context)
                     async with trio.open_nursery() as accepting:
                         if (interval := systemd.watchdog_interval()) is not None:

@@ -26,10 +26,11 @@ from mcpd import __version__
 from mcpd.api.listeners import ConnectionLimit, Slot, serve_again
 from mcpd.api.socket_connection import Arrival, ClientState, SocketConnection
 from mcpd.calls.call import Call
+from mcpd.calls.questions.router import OpenRequest
 from mcpd.config.check_document import LoadedConfig
 from mcpd.deferred import DeferredHttp
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.handover import can_go_on
+from mcpd.gateway.handover import can_go_on, go_on_asking
 from mcpd.io import reader
 from mcpd.model.api import UpgradeResult
 from mcpd.model.errors import LinkLost, NotUpgraded
@@ -91,6 +92,8 @@ class DaemonState(msgspec.Struct, kw_only=True):
     next_child: int
     servers: list[RunningServer]
     disconnected: list[str]
+    asking: dict[str, list[OpenRequest]]
+    """By the label of the server."""
     clients: list[ClientState]
     connections: list[OpenConnection]
     problems: list[str]
@@ -228,7 +231,7 @@ class Upgrade:
     def _has_unfinished(self, age: float) -> bool:
         """Return whether something is in progress for longer than `age` that cannot go over."""
         now = trio.current_time()
-        if self.http.is_receiving(age):
+        if self.http.is_receiving(age) or (age and len(self.gateway.calls.questions.suspended)):
             return True
         return any(not can_go_on(call) and now - call.arrived_at >= age for call in self._calls())
 
@@ -240,6 +243,7 @@ class Upgrade:
 
     def _state(self, held_at: float) -> DaemonState:
         servers = self.gateway.core.supervisor.everything()
+        asking = self.gateway.calls.questions.requests.open_requests
         running = [each for server in servers if (each := server.running()) is not None]
         guardian = self.guardian.state()
         if guardian is None:
@@ -257,6 +261,7 @@ class Upgrade:
             secrets=self.context.redactor.secrets(),
             next_child=next(self.context.child_numbers),
             servers=running,
+            asking={each.label: asking(each.link) for each in servers if each.link is not None},
             disconnected=[server.spec.name for server in servers if server.is_disconnected],
             clients=[found for client in self.clients if (found := client.describe()) is not None],
             connections=[*self.undecided, *self._idle_connections()],
@@ -357,7 +362,12 @@ class TakeOver:
                     await server.wait_settled()
 
     async def serve_clients(
-        self, clients: trio.Nursery, ports: Sequence[HttpPort], serve: ServeClient, limit: ConnectionLimit
+        self,
+        supervisor: Supervisor,
+        clients: trio.Nursery,
+        ports: Sequence[HttpPort],
+        serve: ServeClient,
+        limit: ConnectionLimit,
     ) -> None:
         """Go on with all connections. Returns when the sessions of clients are as before."""
         gone_on, all_gone_on = [], trio.Event()
@@ -377,6 +387,8 @@ class TakeOver:
         with trio.move_on_after(_SERVERS_TIMEOUT):
             for event in gone_on:
                 await event.wait()
+        for server in supervisor.everything():
+            go_on_asking(server, self.state.asking.get(server.label, ()))
         all_gone_on.set()
 
     def finish(self, context: SupervisorContext) -> None:

@@ -51,14 +51,14 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_678,
-    "mcpd/api": 7_337,
+    "mcpd": 1_692,
+    "mcpd/api": 7_441,
     "mcpd/auth": 5_746,
-    "mcpd/calls": 7_663,
+    "mcpd/calls": 7_689,
     "mcpd/client": 1_710,
     "mcpd/config": 5_053,
     "mcpd/files": 620,
-    "mcpd/gateway": 5_101,
+    "mcpd/gateway": 5_125,
     "mcpd/io": 896,
     "mcpd/model": 4_233,
     "mcpd/privacy": 550,

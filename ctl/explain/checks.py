@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ctl.cli.errors import CtlError, DaemonUnreachable
 from ctl.cli.text import count
 from ctl.daemon import process, systemd
-from ctl.explain.daemon import RESTART, DaemonFacts
+from ctl.explain.daemon import RESTART, UPGRADE, DaemonFacts
 from ctl.explain.environment import missing_directories
 from mcpd import __version__
 from mcpd.config import definition_view
@@ -197,11 +197,11 @@ def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Findin
     running = facts.version["version"]
     if running != __version__:
         yield Finding(
-            "daemon", FAIL, f"the running mcpd is version {running}, mcpctl is {__version__}", RESTART
+            "daemon", FAIL, f"the running mcpd is version {running}, mcpctl is {__version__}", UPGRADE
         )
     elif _is_older_than_installation(facts.version):
         message = f"mcpd was installed again after this one was started (pid {facts.pid})"
-        yield Finding("daemon", WARN, message, RESTART)
+        yield Finding("daemon", WARN, message, UPGRADE)
     else:
         yield Finding("daemon", OK, f"mcpd {running} responds (pid {facts.pid})")
     for warning in facts.status["daemon"].get("warnings", ()) if facts.status else ():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ANSWER_TIMEOUT = 5.0
 """Seconds after which the daemon counts as one that does not respond."""
-RESTART = "mcpctl daemon restart"
+RESTART, UPGRADE = "mcpctl daemon restart", "mcpctl daemon upgrade"
 
 
 class DaemonFacts:

@@ -19,6 +19,7 @@ from mcpd.calls.client_context import (
     Responder,
     make_client_context,
 )
+from mcpd.calls.questions.router import OpenRequest
 from mcpd.calls.routes import Target
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.requests import ClientRequests
@@ -26,6 +27,7 @@ from mcpd.gateway.session import ClientSession
 from mcpd.model.errors import LinkLost
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.stdio import PipeChannel
+from mcpd.wire import message as wire
 
 _SERVER_TIMEOUT = 2.0
 """Seconds for a server of the earlier version to be connected again, which takes milliseconds."""
@@ -121,7 +123,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
 def can_go_on(call: Call) -> bool:
     """Return whether the next version can wait for the answer to a call, or send it."""
-    if call.request is None or call.is_task or call.open_questions or call.state is BETWEEN_ROUNDS:
+    if call.request is None or call.is_task or call.state is BETWEEN_ROUNDS:
         return False
     if not isinstance(call.caller, ClientSession) or call.caller.client.via == "http":
         return False
@@ -246,6 +248,22 @@ async def _wait_connected(gateway: Gateway, session: ClientSession) -> dict[str,
                 server.request_start()
                 await server.wait_settled()
     return {server.label: server for server in servers}
+
+
+def go_on_asking(server: ManagedServer, requests: Iterable[OpenRequest]) -> None:
+    """Wait for the answers of clients to requests of a server. A client that was not asked yet is asked."""
+    link = server.link
+    for each in requests if link is not None else ():
+        assert link is not None
+        message = wire.parse(wire.request(each.key, each.method, each.params))
+        call = link.requests.pending.get(each.sent_as)
+        session = call.caller if isinstance(call, Call) else None
+        if isinstance(session, ClientSession):
+            session.client_requests.assumed = each.client_key
+            link.inbound.on_request(message, call)
+            session.client_requests.assumed = b""
+        else:
+            link.inbound.on_request(message)
 
 
 def _by_stream(

@@ -93,6 +93,8 @@ class ClientRequests:
         self._send = send
         self._pending: dict[bytes, ResponseCallback] = {}
         self.next_id = first
+        self.assumed = b""
+        """The id of the next request if the version before this one has sent it."""
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -106,6 +108,10 @@ class ClientRequests:
 
         `on_response` is called exactly once, unless `cancel` comes first.
         """
+        if self.assumed:
+            key, self.assumed = self.assumed, b""
+            self._pending[key] = on_response
+            return key
         key = b"%d" % self.next_id
         self.next_id += 1
         if self._is_closed:

@@ -65,7 +65,7 @@ def test_daemon_that_was_replaced_is_reported() -> None:
             (found,) = checks.check_daemon(facts, has_bad_socket=False)
             results.append((found.result, found.next))
         mine.kill()
-    assert results == [(checks.WARN, "mcpctl daemon restart"), (checks.OK, ""), (checks.OK, "")]
+    assert results == [(checks.WARN, "mcpctl daemon upgrade"), (checks.OK, ""), (checks.OK, "")]
 
 
 def test_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

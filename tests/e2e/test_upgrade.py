@@ -229,6 +229,24 @@ def test_a_session_is_as_before(start: Start) -> None:
     assert updated(new)["_meta"]["io.modelcontextprotocol/subscriptionId"] == stream
 
 
+def test_a_client_answers_a_question_of_the_version_before(start: Start) -> None:
+    """The person is asked once, and the answer gets to the call, although it came in between."""
+    daemon = start({"one": fake("--era", "legacy")})
+    daemon.wait_connected("one")
+    client = daemon.client()
+    client.initialize(elicitation={})
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    asked = {"method": "elicitation/create", "params": {"message": "who?", "requestedSchema": schema}}
+    call = client.send("tools/call", name="one__ask", arguments=asked)
+    question = client.next_notification()
+    assert question["params"]["message"] == "[one] who?"
+    upgrade(daemon)
+    answer = {"action": "accept", "content": {"name": "zed"}}
+    client.send_raw(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": answer}).encode())
+    assert "zed" in client.answer(call)["content"][0]["text"]
+    assert client.notifications == []
+
+
 BROKEN = {
     "sys.exit('it is broken')": "it is broken",
     "import mcpd.process.replacement as new; new.FORMAT = 99": "format 99",

@@ -149,6 +149,18 @@ MAX_OPEN_REQUESTS = 100
 _INVALID_PARAMS = -32602
 
 
+class OpenRequest(msgspec.Struct, frozen=True):
+    """A request of a server that is not answered, for the next version of the daemon."""
+
+    key: bytes
+    method: str
+    params: bytes
+    sent_as: bytes
+    """The id of the call that it belongs to, if the client of that was asked."""
+    client_key: bytes
+    """The id under which the client was asked; empty if it was not."""
+
+
 class ServerRequestRouter:
     """The open requests of all servers. `route` is called by each server's connection."""
 
@@ -172,6 +184,20 @@ class ServerRequestRouter:
         """The last requests that were answered: a server may cancel one before it reads the answer."""
         self.polled_tasks: dict[tuple[Channel, str], Call] = {}
         """The calls that run as tasks of mcpd, by connection and id of the task."""
+
+    def open_requests(self, link: Channel) -> list[OpenRequest]:
+        """Return the requests of a server that are not answered."""
+        found = [question for (of, _), question in self._open.items() if of is link]
+        return [
+            OpenRequest(
+                each.message.key,
+                each.message.method,
+                bytes(each.message.params),
+                each.call.key if each.call is not None and each.client_key else b"",
+                each.client_key,
+            )
+            for each in found
+        ]
 
     def route(
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
