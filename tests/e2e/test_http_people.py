@@ -78,6 +78,7 @@ def test_calls_and_lists_are_those_of_the_person(daemon: Daemon, issuer: Issuer,
         found = set()
         with client(daemon, issuer.token(person)) as http:
             session = Session(http, path)
+            session.call(f"{prefix}secret")  # waits until it has been started, unlike a list
             for _ in range(10):
                 tools = listed(ask(http, path, "tools/list"))
                 found.add((text(ask(http, path, "tools/call", name=f"{prefix}secret")), frozenset(tools)))

@@ -13,6 +13,7 @@ from msgspec import Raw
 from mcpd.calls.client_context import ClientIdentity, make_client_context
 from mcpd.gateway.instances import LINGER_SECONDS, DedicatedServers, declared_directory
 from mcpd.gateway.session import ClientSession
+from mcpd.model.errors import Overloaded
 from mcpd.model.status import ServerState
 from tests.gateway.model import LEGACY, Json, World, make_server, world
 
@@ -44,11 +45,12 @@ class Pool:
         self.running.remove(server)
         self.ended.append((server.spec.name, reason))
 
-    def session(self, *, via: str = "socket", cwd: str = "", version: str = LEGACY) -> ClientSession:
+    def session(
+        self, *, via: str = "socket", cwd: str = "", version: str = LEGACY, person: str = ""
+    ) -> ClientSession:
         view = self.w.gateway.view("srv")
-        session = self.w.gateway.open_session(
-            view, ClientIdentity(via=via, cwd=cwd), lambda frame: None, self.w.spawn
-        )
+        client = ClientIdentity(via=via, cwd=cwd, person=person, person_id=person)
+        session = self.w.gateway.open_session(view, client, lambda frame: None, self.w.spawn)
         session.version = version
         return session
 
@@ -91,6 +93,26 @@ async def test_which_clients_get_their_own_server(
         assert pool.servers.users(found) == [session]
         assert pool.servers.users(server) == []
         assert pool.servers.used_by(pool.session()) == []
+
+
+async def test_each_person_has_an_own_server_up_to_a_limit(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nobody uses makes room. The person who runs mcpd uses that of the definition."""
+    monkeypatch.setattr("mcpd.gateway.instances.MAX_OF_PEOPLE", 2)
+    server = make_server(share="person")
+    of_ada = pool.servers.server_for(pool.session(person="ada"), server)
+    assert pool.servers.server_for(pool.session(person="ada", version="", via="http"), server) is of_ada
+    assert pool.servers.source("ada", server) is of_ada
+    bob = pool.session(person="bob")
+    of_bob = pool.servers.server_for(bob, server)
+    assert (of_ada.spec.person, of_bob.spec.person) == ("ada", "bob")
+    with pytest.raises(Overloaded):
+        pool.servers.server_for(pool.session(person="eve"), server)
+    pool.servers.on_session_closed(bob)
+    assert pool.servers.server_for(pool.session(person="eve"), server).spec.person == "eve"
+    assert pool.servers.source("bob", server) is None
+    assert pool.servers.server_for(pool.session(), server) is server
 
 
 @pytest.mark.parametrize(

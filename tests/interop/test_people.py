@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -135,6 +134,13 @@ class Editor:
         return str(found)
 
 
+async def lists(client: Client, *tools: str) -> None:
+    """Wait until these tools are listed: a list waits only some seconds for servers that start."""
+    with anyio.fail_after(BOUND):
+        while {each.name for each in (await client.list_tools(cache_mode="refresh")).tools} != {*tools}:  # noqa: ASYNC110
+            await anyio.sleep(0.1)
+
+
 def text(result: Any) -> str:
     return str(result.content[0].text)
 
@@ -183,8 +189,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def ready(daemon: Daemon, world: World) -> None:
     def is_ready() -> bool:
         try:
-            with urllib.request.urlopen(world.url.replace("/mcp", "/readyz"), timeout=BOUND):
-                return True
+            return bool(ask(world.url.replace("/mcp", "/readyz")))
         except HTTPError:
             return False
 
@@ -198,15 +203,11 @@ def test_each_call_uses_the_login_of_its_person(world: World) -> None:
     async def first_use(editor: Editor) -> None:
         """The person logs in to mcpd, then to each server, by links."""
         async with editor.connected() as client:
-            assert {tool.name for tool in (await client.list_tools()).tools} == {
-                "up__mcpd_log_in",
-                "fast__mcpd_log_in",
-            }
+            await lists(client, "up__mcpd_log_in", "fast__mcpd_log_in")
             assert "connected" in text(await client.call_tool("up__mcpd_log_in", {}))
             assert text(await client.call_tool("fast__whoami", {})) == editor.person
             assert len(editor.links) == 2
-            names = {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
-            assert names == {"up__echo", "fast__whoami"}
+            await lists(client, "up__echo", "fast__whoami")
 
     async def use(editor: Editor) -> None:
         async def call(client: Client, tool: str) -> None:
