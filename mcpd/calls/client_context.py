@@ -151,6 +151,8 @@ class ClientRequest(msgspec.Struct, eq=False):
     """Seconds without a response or progress after which the call fails, if the client set that."""
     has_no_meta: bool = False
     """Whether the params are known to contain no `_meta`."""
+    keeps_whole: bool = False
+    """Whether a long result must not be shortened, because no model sees it."""
 
     @property
     def raw_key(self) -> Raw:

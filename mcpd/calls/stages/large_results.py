@@ -99,7 +99,7 @@ class LargeResultStage(Stage):
         catalog = call.server.catalog
         item = None if catalog is None else catalog.tool(call.tool)
         limit = self._limit(call, item)
-        if limit is None or len(result) <= limit:
+        if limit is None or len(result) <= limit or (call.request is not None and call.request.keeps_whole):
             return result
         restricts = item is not None and b'"outputSchema"' in item.raw and _restricts_strings(item)
         return partial(self._shorten, call, result, limit, restricts)

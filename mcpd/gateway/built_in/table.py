@@ -13,15 +13,19 @@ from mcpd.gateway.built_in.call_tool import CALL_TOOL
 from mcpd.gateway.built_in.find_tools import DESCRIBE_TOOL, FIND_TOOLS
 from mcpd.gateway.built_in.names import suggestion
 from mcpd.gateway.built_in.read_result import READ_RESULT
+from mcpd.gateway.built_in.run_code import RUN_CODE
 from mcpd.gateway.built_in.tool import BuiltInTool
 from mcpd.gateway.requests import text_result
 from mcpd.gateway.session import ClientSession
 from mcpd.model.errors import UnknownTool
+from mcpd.process.code_sandbox import is_installed
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 TOOLS: Mapping[str, BuiltInTool] = {
-    each.name: each for each in (FIND_TOOLS, DESCRIBE_TOOL, CALL_TOOL, READ_RESULT)
+    each.name: each
+    for each in (FIND_TOOLS, DESCRIBE_TOOL, CALL_TOOL, READ_RESULT, RUN_CODE)
+    if each is not RUN_CODE or is_installed()
 }
 """By name, in the order of the list."""
 

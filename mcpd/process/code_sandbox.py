@@ -1,0 +1,208 @@
+"""Runs Python code that calls tools, in a process without files, network and modules (extra `code`).
+
+The sandbox is Monty, an interpreter of a part of Python. What the code calls and does not define is returned
+to the caller of this class, which answers it and continues the code.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    import pydantic_monty as monty
+
+MAX_CODE = 256 * 1024
+MAX_SECONDS, MAX_MEMORY, MAX_OUTPUT, MAX_CALLS = 10.0, 128 << 20, 64 * 1024, 200
+"""Of one run: seconds in which the code itself runs, bytes of its memory and its output, and its calls."""
+_WATCHDOG = 15.0
+"""Seconds after which a sandbox that does not keep to its limits is killed."""
+_MAX_SUSPENSIONS = 5 * MAX_CALLS
+_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
+
+
+def is_installed() -> bool:
+    return find_spec("pydantic_monty") is not None
+
+
+class CodeFailed(Exception):
+    """The code is invalid, raised an exception, or exceeded a limit; the message is for its author."""
+
+
+@attrs.frozen
+class FunctionCall:
+    id: int
+    function: str
+    arguments: Mapping[str, object]
+
+
+Step = tuple[FunctionCall, ...] | str
+"""The calls that the code waits for, or its output, after which it has ended."""
+
+
+class CodeSandbox:
+    """One run of some code. All methods block. The caller closes it."""
+
+    def __init__(self) -> None:
+        import pydantic_monty  # takes 50 ms, and is not installed by default
+
+        self._monty = pydantic_monty
+        self._pool = pydantic_monty.Monty(min_processes=1, max_processes=1, request_timeout=_WATCHDOG)
+        self._pool.__enter__()
+        self._printed = pydantic_monty.CollectString(MAX_OUTPUT)
+        self._snapshot: monty.SyncSnapshot
+        self._session: monty.MontySession | None = None
+        self._is_async = False
+        self._calls = 0
+
+    def __enter__(self) -> CodeSandbox:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._session is not None:
+            self._session.__exit__(None, None, None)
+        self._pool.__exit__(None, None, None)
+
+    def start(self, code: str, functions: Mapping[str, Mapping[str, object]]) -> Step:
+        """Check the code, and run it up to its first calls. `functions`: names and JSON Schemas of their
+        arguments. If the code contains `await`, calls that it does not await at once run together.
+
+        Raises CodeFailed. Nothing was called then.
+        """
+        import ast  # the daemon does without it until then
+
+        if len(code) > MAX_CODE:
+            raise CodeFailed(f"the code has {len(code)} characters; at most {MAX_CODE} are accepted")
+        try:
+            nodes = list(ast.walk(ast.parse(code)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise CodeFailed(f"the code is not valid Python: {error}") from None
+        self._is_async = any(isinstance(each, ast.Await) for each in nodes)
+        used = {each.id for each in nodes if isinstance(each, ast.Name)}
+        stubs = _stubs(((name, functions[name]) for name in sorted(used & functions.keys())), self._is_async)
+        limits: monty.ResourceLimits = {
+            "max_memory": MAX_MEMORY,
+            "max_feed_duration_secs": MAX_SECONDS,
+            "max_suspensions": _MAX_SUSPENSIONS,
+        }
+        self._session = self._pool.checkout(
+            limits=limits, type_check=True, type_check_stubs=stubs, type_check_format="concise"
+        )
+        try:
+            self._session.__enter__()
+            self._snapshot = self._session.feed_start(code, print_callback=self._printed)
+            return self._next_step()
+        except self._monty.MontyError as error:
+            raise CodeFailed(_describe(error)) from None
+
+    def resume(self, results: Mapping[int, object]) -> Step:
+        """Answer the calls, by id. An exception is raised in the code. Raises CodeFailed."""
+        answers = {
+            key: {"exception": RuntimeError(str(each))}
+            if isinstance(each, Exception)
+            else {"return_value": each}
+            for key, each in results.items()
+        }
+        try:
+            if isinstance(self._snapshot, self._monty.FutureSnapshot):
+                self._snapshot = self._snapshot.resume(answers)  # type: ignore[arg-type]
+            else:
+                assert isinstance(self._snapshot, self._monty.FunctionSnapshot)
+                self._snapshot = self._snapshot.resume(next(iter(answers.values())))  # type: ignore[arg-type]
+            return self._next_step()
+        except self._monty.MontyError as error:
+            raise CodeFailed(_describe(error)) from None
+
+    def _next_step(self) -> Step:
+        waiting: dict[int, FunctionCall] = {}
+        while True:
+            now = self._snapshot
+            if isinstance(now, self._monty.MontyComplete):
+                return self._output(now.output)
+            if isinstance(now, self._monty.NameLookupSnapshot):
+                self._snapshot = now.resume()
+            elif isinstance(now, self._monty.FutureSnapshot):
+                return tuple(waiting[key] for key in sorted(now.pending_call_ids))
+            elif now.is_os_function:
+                self._snapshot = now.resume_not_handled()
+            else:
+                call = self._call(now)
+                if isinstance(call, TypeError):
+                    self._snapshot = now.resume({"exception": call})
+                elif self._is_async:
+                    waiting[call.id] = call
+                    self._snapshot = now.resume({"future": ...})
+                else:
+                    return (call,)
+
+    def _call(self, now: monty.FunctionSnapshot) -> FunctionCall | TypeError:
+        self._calls += 1
+        if self._calls > MAX_CALLS:
+            raise CodeFailed(f"the code made more than {MAX_CALLS} calls; the earlier ones have run")
+        if now.args:
+            return TypeError(f"{now.function_name}() takes keyword arguments only")
+        try:
+            json.dumps(now.kwargs)
+        except (TypeError, ValueError, RecursionError) as error:
+            return TypeError(f"the arguments of {now.function_name}() are not JSON: {error}")
+        return FunctionCall(now.call_id, str(now.function_name), now.kwargs)
+
+    def _output(self, value: object) -> str:
+        """Return what the code has printed, and the value of its last expression."""
+        printed = self._printed.output
+        if value is None:
+            return printed
+        try:
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            shown = repr(value)
+        if len(shown) > MAX_OUTPUT:
+            raise CodeFailed(
+                f"the result has {len(shown)} characters; at most {MAX_OUTPUT} are accepted: return less"
+            )
+        return printed + shown
+
+
+def function_name(tool: str) -> str:
+    """Return the name by which code calls a tool: with `_` for what no identifier can contain."""
+    name = re.sub(r"\W", "_", tool, flags=re.ASCII)
+    return f"_{name}" if not name or name[0].isdigit() or keyword.iskeyword(name) else name
+
+
+def _stubs(functions: Iterable[tuple[str, Mapping[str, object]]], is_async: bool) -> str:
+    """Return declarations for the type checker. Arguments that are no identifiers are not declared."""
+    lines = ["from typing import Any"]
+    for name, schema in functions:
+        shapes, required = schema.get("properties"), schema.get("required")
+        wanted = set(map(str, required)) if isinstance(required, list) else set()
+        names = [*shapes] if isinstance(shapes, dict) else []
+        if not all(each.isidentifier() and not keyword.iskeyword(each) for each in names):
+            names = []
+        declared = [
+            f"{each}: {_type(shapes[each])}" + ("" if each in wanted else " = ...")
+            for each in names
+            if isinstance(shapes, dict)
+        ]
+        given = ", ".join(["*", *declared, "**more: Any"] if declared else ["**more: Any"])
+        lines.append(f"{'async ' if is_async else ''}def {name}({given}) -> Any: ...")
+    return "\n".join(lines)
+
+
+def _type(shape: object) -> str:
+    kind = shape.get("type") if isinstance(shape, dict) else None
+    return _TYPES.get(kind, "Any") if isinstance(kind, str) else "Any"
+
+
+def _describe(error: Exception) -> str:
+    display = getattr(error, "display", None)
+    return str(display()) if callable(display) else str(error)
