@@ -179,6 +179,20 @@ def function_name(tool: str) -> str:
     return f"_{name}" if not name or name[0].isdigit() or keyword.iskeyword(name) else name
 
 
+def value_in_code(text: str, structured: object) -> object:
+    """Return what a call returns in the code: structured content, or parsed JSON, or text. What some servers
+    wrap as `{"result": …}` is unwrapped."""
+    if structured is not None:
+        is_wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
+        return structured["result"] if is_wrapped else structured  # type: ignore[index]
+    if text[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return text
+
+
 def _stubs(functions: Iterable[tuple[str, Mapping[str, object]]], is_async: bool) -> str:
     """Return declarations for the type checker. Arguments that are no identifiers are not declared."""
     lines = ["from typing import Any"]

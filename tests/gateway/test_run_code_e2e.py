@@ -138,3 +138,20 @@ def test_cancelled_run_ends_its_calls(start: Any) -> None:
     client.line.notify("notifications/cancelled", requestId=key, reason="enough")
     wait_until(lambda: in_flight(daemon) == 0, lambda: "the call still runs")
     wait_until(lambda: sandboxes(daemon) == 0, lambda: "a sandbox is left")
+
+
+def test_script_runs_from_the_shell(start: Any, tmp_path: Path) -> None:
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio\n"
+        "both = await asyncio.gather(fake__echo(a=1), fake__echo(a=2))\n"
+        "[each['a'] for each in both]"
+    )
+    assert daemon.mcpctl("run", str(script)).stdout == "[1, 2]\n"
+    script.write_text("fake__fail(message='broken')")
+    failed = daemon.mcpctl("run", str(script))
+    assert failed.returncode == 1
+    assert "RuntimeError: broken" in failed.stderr
+    assert daemon.mcpctl("run", str(tmp_path / "none.py")).returncode == 5

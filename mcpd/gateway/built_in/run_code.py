@@ -1,8 +1,7 @@
 """`run_code`: runs Python in a sandbox, in which the tools of the view are functions (extra `code`).
 
 Each call in the code is a call of the client: policies, approvals, limits and the call log see it, and it
-gets no result that was shortened. A question of a server to a client of the modern era is declined, because
-the code cannot be continued by another request.
+gets no result that was shortened. Questions of servers are declined: the client does not know of these calls.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.client_context import ClientContext, ClientRequest, Responder, make_client_context
+from mcpd.calls.client_context import ClientRequest, Responder
 from mcpd.gateway.built_in.names import listed_tool, suggestion
 from mcpd.gateway.built_in.tool import Arguments, BuiltInTool
 from mcpd.gateway.requests import text_result
@@ -30,6 +29,7 @@ from mcpd.process.code_sandbox import (
     CodeSandbox,
     FunctionCall,
     function_name,
+    value_in_code,
 )
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -62,7 +62,9 @@ class _Run:
     def __init__(self, session: ClientSession, request: ClientRequest) -> None:
         self._session = session
         self._request = request
-        self._context = _context_of_calls(request.context)
+        self._context = msgspec.structs.replace(
+            request.context, capabilities={}, accepts_server_requests=False, prefers_legacy=False
+        )
         self._keys = (b'"%b-%d"' % (secrets.token_hex(8).encode(), n) for n in itertools.count())
         self._done = 0
 
@@ -136,7 +138,7 @@ class _ToolFailed(Exception):
 
 
 class _CapturedResponse:
-    """The Responder of a call in the code. Questions and log messages go to the client."""
+    """The Responder of a call in the code. Log messages go to the client."""
 
     def __init__(self, outer: Responder) -> None:
         self.send = outer.send
@@ -149,15 +151,6 @@ class _CapturedResponse:
 
     def drop(self) -> None:
         self.done.set()
-
-
-def _context_of_calls(context: ClientContext) -> ClientContext:
-    """Return the context of the calls: a modern client answers questions only with another request."""
-    if not context.modern:
-        return context
-    return make_client_context(
-        context.version, {}, modern=True, log_level=context.log_level, client_name=context.client_name
-    )
 
 
 def _value(frame: bytes) -> object:
@@ -175,17 +168,11 @@ def _value(frame: bytes) -> object:
     text = "\n".join(str(each.get("text")) for each in blocks if each.get("type") == "text")
     if bytes(result.get("isError", b"")) == b"true":
         raise _ToolFailed(text or "the tool failed without an error message")
-    if structured is not None:
-        found = wire.value(structured, max_bytes=_MAX_RESULT)
-        return found["result"] if isinstance(found, dict) and found.keys() == {"result"} else found
-    if blocks and not text:
+    if structured is None and blocks and not text:
         return blocks
-    if text[:1] in ("{", "["):
-        try:
-            return wire.value(text.encode(), max_bytes=_MAX_RESULT)
-        except BadFrame:
-            return text
-    return text
+    if structured is not None:
+        return value_in_code(text, wire.value(structured, max_bytes=_MAX_RESULT))
+    return value_in_code(text, None)
 
 
 RUN_CODE = BuiltInTool(
