@@ -24,16 +24,16 @@ class ScriptFailed(CtlError):
 
 @click.command(
     epilog="Example:\n\n\b\n"
-    '  echo \'sum(len(f) for f in files__list_directory(path="/tmp")["content"])\' | mcpctl run -'
+    """  echo 'time__get_current_time(timezone="UTC")' | mcpctl run -"""
 )
 @click.argument("script", metavar="SCRIPT|-", type=click.Path(dir_okay=False, allow_dash=True))
 @click.pass_obj
 def run(cli: CliContext, script: str) -> int:
     """Run a Python script that calls tools, in a sandbox.
 
-    The sandbox has no files and no network. Each tool is a function SERVER__TOOL with keyword arguments. It returns structured content, parsed JSON or
-    text, and raises RuntimeError if the tool fails. Prints what the script prints, and the value of its last
-    expression. Requires the extra `code`.
+    The sandbox has no files and no network. Each tool is a function SERVER__TOOL with keyword arguments. It
+    returns structured content, parsed JSON or text, and raises RuntimeError if the tool fails. Prints what
+    the script prints, and the value of its last expression. Requires the extra `code`.
     """
     from mcpd.process.code_sandbox import CodeFailed, CodeSandbox, function_name, is_installed
 
