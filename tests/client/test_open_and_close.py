@@ -97,7 +97,7 @@ def test_fixture_of_the_manual_gives_each_test_a_daemon(tmp_path: Path) -> None:
     (fixture,) = [
         each for each in re.findall("```python\n(.*?)```", text, re.DOTALL) if "def daemon(" in each
     ]
-    (tmp_path / "test_it.py").write_text(fixture + PYTEST)
+    (tmp_path / "test_it.py").write_text(fixture.replace('"60"', f'"{BOUND}"') + PYTEST)
     search_path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(dir="/tmp") as base:  # the path of a socket must be short
         argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", f"--basetemp={base}/t", "test_it.py"]
