@@ -52,13 +52,13 @@ protocol, so this number only falls."""
 
 LINES = {
     "mcpd": 1_692,
-    "mcpd/api": 7_441,
+    "mcpd/api": 7_445,
     "mcpd/auth": 5_746,
-    "mcpd/calls": 7_691,
+    "mcpd/calls": 7_903,
     "mcpd/client": 1_710,
     "mcpd/config": 5_053,
     "mcpd/files": 620,
-    "mcpd/gateway": 5_314,
+    "mcpd/gateway": 5_315,
     "mcpd/io": 896,
     "mcpd/model": 4_233,
     "mcpd/privacy": 550,

@@ -84,6 +84,7 @@ class SharedLimits:
 
     def __init__(self, state: SharedState) -> None:
         self.state = state
+        state.parts.append(self)
         self.touched: dict[Share, None] = {}
         """What was used, or has more than it needs."""
 

@@ -20,6 +20,7 @@ from mcpd.calls.kept_results import KeptResults
 from mcpd.calls.limits import IncompleteLines
 from mcpd.calls.permissions import Policies
 from mcpd.calls.routes import StageFactory
+from mcpd.calls.shared_approvals import SharedApprovals
 from mcpd.calls.shared_limits import SharedLimits
 from mcpd.calls.stages.approval import NOTIFICATION_INTERVAL, Approvals, ApprovalStageFactory
 from mcpd.calls.stages.cache import CacheStageFactory
@@ -103,10 +104,10 @@ class Gateway:
             lambda *rule: core.config.insert_rule(*rule),
         )
         self.call_log = call_log
-        limits = None
+        limits = None if core.shared is None else SharedLimits(core.shared)
         if core.shared is not None:
-            limits = SharedLimits(core.shared)
-            core.shared.parts.append(limits)
+            shared = SharedApprovals(core.shared, self.approvals, core.redactor.mask, self.spawn)
+            self.approvals.shared = shared
         self.kept_results = KeptResults(Path(cache_dir(core.environ)) / "results")
         stages: list[StageFactory] = [
             LoginToolStageFactory(),  # its answer needs no permission, and is never sent

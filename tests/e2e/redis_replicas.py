@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -53,10 +52,11 @@ def replicas(
     servers: Mapping[str, Json],
     count: int = 2,
     address: str = "",
-    environ: Mapping[str, str] | None = None,
+    http: Json | None = None,
     **settings: object,
 ) -> Iterator[list[Daemon]]:
-    """`address`: what all of them say that theirs is; different ones by default."""
+    """`address`: what all of them say that theirs is; different ones by default. `http`: more for this
+    setting."""
     with ExitStack() as stack:
         found = []
         for number in range(count):
@@ -66,16 +66,6 @@ def replicas(
             (state / "http-token").touch(0o600)
             (state / "http-token").write_text(TOKEN)
             cluster = {"key": "k" * 32, "address": address or f"http://{port}", "redis": url}
-            http: Json = {"http": {"listen": port, "cluster": cluster}}
-            daemon = running(own, servers, settings={**http, **settings}, environ=environ)
-            found.append(stack.enter_context(daemon))
+            more: Json = {"http": {"listen": port, "cluster": cluster, **(http or {})}, **settings}
+            found.append(stack.enter_context(running(own, servers, settings=more)))
         yield found
-
-
-def within(seconds: float, holds: object) -> None:
-    """Wait until `holds()`, and fail if that takes longer."""
-    assert callable(holds)
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.02)

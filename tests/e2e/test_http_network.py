@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import signal
 import socket
 import ssl
@@ -11,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,58 +18,18 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey
 
 from tests.e2e.harness import BOUND, Daemon, Json, fake, in_flight, running, wait_until
+from tests.e2e.issuer import AUDIENCE, KEY, OTHER_KEY, Issuer, running_issuer
 from tests.e2e.web import BOTH, Session, ask
 from tests.stopwatch import stopwatch, within
-
-AUDIENCE = "https://localhost/mcp"
-KEY = ECKey.generate_key("P-256", parameters={"kid": "one"})
-OTHER_KEY = ECKey.generate_key("P-256", parameters={"kid": "two"})
-
-
-class Issuer:
-    """Publishes keys as an authorization server does."""
-
-    def __init__(self) -> None:
-        self.keys = [KEY]
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body: Json = {"keys": [key.as_dict(private=False) for key in issuer.keys]}
-                if self.path.endswith("openid-configuration"):
-                    body = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/jwks"}
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps(body).encode())
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def token(self, person: str = "ada", key: Any = KEY, **claims: object) -> str:
-        now = int(time.time())
-        known = {"iss": self.url, "aud": AUDIENCE, "sub": person, "exp": now + 600, "iat": now}
-        content = {name: claim for name, claim in {**known, **claims}.items() if claim is not None}
-        header = {"alg": "HS256" if isinstance(key, OctKey) else "ES256"}
-        if isinstance(key, ECKey):
-            header["kid"] = str(key.kid)
-        return jwt.encode(header, content, key, algorithms=["HS256", "ES256"])
 
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
-    issuer = Issuer()
-    thread = threading.Thread(target=issuer.server.serve_forever)
-    thread.start()
-    yield issuer
-    issuer.server.shutdown()
-    thread.join()
-    issuer.server.server_close()
+    with running_issuer() as issuer:
+        yield issuer
 
 
 def make_certificate(directory: Path) -> Json:

@@ -11,7 +11,8 @@ import pytest
 
 from mcpd.config.secret_store import change_secrets
 from tests.e2e.harness import Daemon, Json, private_environment, running, wait_until
-from tests.e2e.test_http_network import AUDIENCE, Issuer, client, issuer, make_certificate
+from tests.e2e.issuer import AUDIENCE, Issuer
+from tests.e2e.test_http_network import client, issuer, make_certificate
 from tests.e2e.web import Session, ask, messages
 
 __all__ = ["issuer"]

@@ -18,7 +18,8 @@ import pytest
 from mcpd.api.control.access import ADMINISTRATOR
 from mcpd.api.control.methods import METHODS
 from tests.e2e.harness import BOUND, Daemon, fake, in_flight, running, wait_until
-from tests.e2e.test_http_network import Issuer, client, issuer, make_certificate  # noqa: F401 # a fixture
+from tests.e2e.issuer import Issuer
+from tests.e2e.test_http_network import client, issuer, make_certificate  # noqa: F401 # a fixture
 
 HANDSHAKE = {
     "Connection": "Upgrade",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,10 @@ from mcpd.calls.shared_calls import SharedCalls
 from mcpd.model.events import CallOutcome, CallRecord
 from mcpd.model.status import parse_timestamp, rfc3339
 from mcpd.state.shared import SharedState
-from tests.e2e.harness import Client, Daemon, Json, Refused, fake, wait_until
+from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake, wait_until
+from tests.e2e.issuer import AUDIENCE, running_issuer
 from tests.e2e.redis_replicas import RedisServer, redis_server, replicas
-from tests.e2e.web import http_endpoint
+from tests.e2e.web import ask, http_endpoint
 
 pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 
@@ -188,3 +190,53 @@ def test_calls_of_a_replica_whose_clock_is_an_hour_ahead(database: RedisServer) 
 def exchange(part: SharedCalls, record: CallRecord, state: SharedState) -> None:
     part.add([record])
     part.prepare()(state.link)()
+
+
+def test_call_is_approved_at_another_replica(tmp_path: Path, database: RedisServer) -> None:
+    """For an hour, the same person is not asked again on any replica. Others are."""
+    rule = {"decision": "ask", "tools": ["echo"], "answer": "outside"}
+    with (
+        running_issuer() as issuer,
+        ThreadPoolExecutor() as pool,
+        replicas(
+            tmp_path,
+            database.url,
+            {"one": fake()},
+            http={"jwt": {"issuer": issuer.url, "audience": AUDIENCE}},
+            policies=[rule],
+        ) as daemons,
+        ExitStack() as stack,
+    ):
+        for daemon in daemons:
+            daemon.wait_connected("one")
+            wait_until(partial(is_sharing, daemon), lambda: database.url)
+        https = [stack.enter_context(http_endpoint(daemon).client()) for daemon in daemons]
+        controls = [daemon.client() for daemon in daemons]
+
+        def echo(http: httpx.Client, person: str) -> httpx.Response:
+            http.headers["Authorization"] = f"Bearer {issuer.token(person)}"
+            return ask(http, "/mcp", "tools/call", name="one__echo", arguments={"text": "a"})
+
+        def answer(control: Client, person: str, decision: str) -> str:
+            found: list[Json] = []
+
+            def waits() -> bool:
+                found[:] = control.request("mcpd/approvals")["approvals"]
+                return any(person in each["client"] for each in found)
+
+            wait_until(waits, lambda: f"no call of {person} waits: {found}")
+            (id,) = (str(each["id"]) for each in found if person in each["client"])
+            control.request("mcpd/approve", id=id, decision=decision)
+            return id
+
+        call = pool.submit(echo, https[0], "ada")
+        id = answer(controls[1], "ada", "session")
+        assert not call.result(BOUND).json()["result"]["isError"]
+        assert not echo(https[1], "ada").json()["result"]["isError"]  # nobody is asked
+        call = pool.submit(echo, https[1], "bob")
+        answer(controls[0], "bob", "no")
+        assert "refused" in call.result(BOUND).text
+        with pytest.raises(Refused, match="no call"):
+            controls[0].request("mcpd/approve", id=id.replace("1@", "9@"), decision="once")
+        stored = redis.Redis.from_url(database.url).dump("mcpd:approvals:granted")
+        assert b"ada" not in (stored or b"")

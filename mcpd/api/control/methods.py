@@ -133,6 +133,12 @@ def _version(gateway: Gateway, _: api.NoParams) -> api.VersionInfo:
     )
 
 
+async def _approvals(gateway: Gateway, _: api.NoParams) -> config_api.ApprovalsResult:
+    waiting, shared = gateway.approvals.list(gateway.core.redactor.mask), gateway.approvals.shared
+    others = () if shared is None else await shared.others()
+    return config_api.ApprovalsResult(approvals=(*waiting, *others))
+
+
 async def _approve(gateway: Gateway, params: config_api.ApproveParams) -> api.EmptyResult:
     await gateway.approvals.answer(params.id, params.decision)
     return api.EmptyResult()
@@ -289,9 +295,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "List the calls that wait for the approval of a person.",
         api.NoParams,
         config_api.ApprovalsResult,
-        lambda gateway, _: config_api.ApprovalsResult(
-            approvals=gateway.approvals.list(gateway.core.redactor.mask)
-        ),
+        _approvals,
     ),
     "mcpd/approve": Method(
         "Approve or refuse a call that waits for approval.",

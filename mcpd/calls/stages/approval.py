@@ -25,6 +25,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import SUSPENDED, Call, Caller, Scope, Stage, StageWork
 from mcpd.calls.permissions import MAX_SHOWN, PERMISSION, Policies
+from mcpd.calls.shared_approvals import SharedApprovals
 from mcpd.config.settings import Settings
 from mcpd.model.config_api import PendingApproval
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
@@ -199,6 +200,8 @@ class Approvals:
         self.announce = announce
         self.notify = notify
         self.insert_rule = insert_rule
+        self.shared: SharedApprovals | None = None
+        """The approvals of all replicas; None if there are no others."""
         self._pending: dict[str, _Pending] = {}
         self._numbers = itertools.count(1)
         self._granted: weakref.WeakKeyDictionary[Caller, set[_Grant]] = weakref.WeakKeyDictionary()
@@ -209,16 +212,22 @@ class Approvals:
         if (use, rule.fingerprint) in self._granted.get(call.caller, ()):
             await trio.lowlevel.checkpoint()
             return
+        client = call.caller.facts(call.context)
+        if self._is_granted(client, use, rule):
+            await trio.lowlevel.checkpoint()
+            return
         arguments = _arguments(call, use)
         if len(self._pending) >= MAX_PENDING:
             message = f"{use[0]}: {MAX_PENDING} calls are already waiting for approval"
             raise Overloaded(f"{message}; nothing was sent, see `mcpctl approvals`", server=use[0])
         who = call.caller.describe(call.context)
-        pending = _Pending(call, call.caller.facts(call.context), who, use, rule, arguments)
+        pending = _Pending(call, client, who, use, rule, arguments)
         key = str(next(self._numbers))
         self._pending[key] = pending
         what = f"{who}: {use[1]} {shorten(use[2], 80)!r}"
         self.announce(use[0], f"{what} waits for approval (mcpctl approvals allow {key})")
+        if self.shared is not None:
+            self.shared.publish()
         try:
             with trio.move_on_after(APPROVAL_TIMEOUT):
                 await self._ask(pending)
@@ -232,9 +241,25 @@ class Approvals:
                 await pending.question.returned.wait()  # answered elsewhere: the client is expected to return
         if pending.answer == "session":
             self._granted.setdefault(call.caller, set()).add((use, rule.fingerprint))
+            if self.shared is not None and client.person:
+                self.shared.grant(*_grant(client, use, rule))
         if pending.answer not in _APPROVED:
             call.server.call_stats.denied += 1
             raise _refusal(pending)
+
+    def _is_granted(self, client: ClientFacts, use: _Use, rule: PolicyRule) -> bool:
+        """Return whether the person has approved it for an hour."""
+        return (
+            self.shared is not None
+            and bool(client.person)
+            and self.shared.is_granted(*_grant(client, use, rule))
+        )
+
+    def settle_granted(self) -> None:
+        """See `WaitingCalls`."""
+        for each in self._pending.values():
+            if self._is_granted(each.client, each.use, each.rule):
+                each.settle("once")
 
     async def _ask(self, pending: _Pending) -> None:
         call = pending.call
@@ -285,6 +310,8 @@ class Approvals:
             return None
         why = f" ({pending.rule.reason})" if pending.rule.reason else ""
         answers = {key: label for key, label in _ANSWERS.items() if key != "always" or _may_last(pending)}
+        if self.shared is not None and pending.client.person:
+            answers["session"] = "Allow it for an hour"
         shown = f" with {pending.arguments}" if pending.arguments else ""
         body = {
             "message": f"May the {kind} '{_visible(name)}' of {server} be used{shown}? "
@@ -333,6 +360,9 @@ class Approvals:
         """Answer for the person. Raises InvalidArguments if no such call waits, or the answer is unknown or
         cannot be kept; BadSpec or CannotWrite if the rule cannot be written. The call still waits then."""
         problem = Problem("$.id", f"no call {shorten(key, 20)!r} waits for approval", "mcpctl approvals")
+        if answer in _ANSWERS and "@" in key and self.shared is not None:
+            await self.shared.answer(key, answer)
+            return
         if answer not in _ANSWERS:
             problem = Problem("$.decision", f"must be one of {', '.join(_ANSWERS)}")
         elif (pending := self._pending.get(key)) is not None:
@@ -372,6 +402,11 @@ class Approvals:
         now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         reason = f"allowed by {_user()} on {now} for {pending.who}, in {where}"
         await self.insert_rule(int(place[1]), {**rule, "reason": reason})
+
+
+def _grant(client: ClientFacts, use: _Use, rule: PolicyRule) -> tuple[str, ...]:
+    """Return what an approval of a person for an hour is about."""
+    return (client.person, client.shown[-1] if client.shown else "", *use, rule.fingerprint)
 
 
 _INDEX = re.compile(r"\.policies\[(\d+)\]$")
