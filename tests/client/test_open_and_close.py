@@ -97,13 +97,13 @@ def test_fixture_of_the_manual_gives_each_test_a_daemon(tmp_path: Path) -> None:
     (fixture,) = [
         each for each in re.findall("```python\n(.*?)```", text, re.DOTALL) if "def daemon(" in each
     ]
-    (tmp_path / "test_it.py").write_text(fixture.replace('"60"', f'"{BOUND}"') + PYTEST)
+    (tmp_path / "test_it.py").write_text(fixture.replace('"60"', f'"{3 * BOUND:g}"') + PYTEST)
     search_path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(dir="/tmp") as base:  # the path of a socket must be short
         argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", f"--basetemp={base}/t", "test_it.py"]
         environ = {**os.environ, "PATH": search_path, "HOME": str(tmp_path)}
         done = subprocess.run(
-            argv, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=2 * BOUND, check=False
+            argv, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=4 * BOUND, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         pids = [file.name for file in Path(base, "t").iterdir() if file.name.isdigit()]
