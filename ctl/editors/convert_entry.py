@@ -48,7 +48,6 @@ _EXCLUDE = ("excludeTools", "disabled_tools", "disabledTools", "blockedTools")
 _SANDBOX = "the editor's sandbox is not imported; the server runs with all your permissions"
 _LOADING = "mcpctl install --take-over writes its {} into the entry of mcpd"
 _NOTES = {
-    "alwaysLoad": _LOADING.format("alwaysLoad"),
     "deferTools": _LOADING.format("deferTools"),
     "headersHelper": "mcpd does not run its headersHelper; add the headers to the definition yourself",
     "sandboxEnabled": _SANDBOX,
@@ -248,6 +247,8 @@ def _common_fields(raw: RawEntry, fields: Fields) -> dict[str, object]:
         found["description"] = description.replace("${", "$${")
     if fields.get("trust") is True and raw.editor.entry_form is None:  # others trust for themselves
         found["trust"] = True
+    if fields.get("alwaysLoad") is True or fields.get("deferTools") == "never":
+        found["alwaysLoad"] = True
     include, exclude = _tools(fields, _INCLUDE), _tools(fields, _EXCLUDE)
     if include is not None and include != ["*"]:
         found["includeTools"] = include

@@ -145,6 +145,8 @@ def _loading_members(entries: Sequence[Mapping[str, object]]) -> dict[str, objec
     for name, combine in (("alwaysLoad", any), ("deferTools", all)):
         if values := [entry[name] for entry in entries if isinstance(entry.get(name), bool)]:
             found[name] = combine(values)
+    if any(entry.get("deferTools") == "never" for entry in entries):
+        found["deferTools"] = "never"
     return found
 
 

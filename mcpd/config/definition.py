@@ -101,8 +101,40 @@ register(Tag, _tag, {"type": "string"})
 Cache = NewType("Cache", object)
 """False, or names of tools → seconds."""
 register(Cache, _cache, {"anyOf": [{"const": False}, _LIFETIMES]})
-_INCLUDE_ALIASES = ("enabledTools", "enabled_tools", "tools")
+_INCLUDE_ALIASES = ("enabledTools", "enabled_tools")
 _EXCLUDE_ALIASES = ("disabledTools", "disabled_tools")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WrittenArgument(Record):
+    hide: bool | None = field("Do not show the argument to clients.")
+    value: object = field("Send this value instead; clients do not see the argument.", shape={})
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WrittenOverride(Record):
+    """What is changed of one tool."""
+
+    name: str | None = field("The name for clients.")
+    description: str | None = field("The description for clients.", may_be_empty=True)
+    arguments: Mapping[str, WrittenArgument] | None = field("Arguments to hide or to fix.")
+    always_load: bool | None = field("Ask hosts that defer tools not to defer it.")
+
+
+Tools = NewType("Tools", object)
+"""Names of tools to include, as some editors write it, or changes by the name of a tool."""
+
+
+def _tools(value: object) -> object:
+    kind = tuple[str, ...] if isinstance(value, list) else dict[str, WrittenOverride]
+    return converter.structure(value, kind)
+
+
+register(
+    Tools,
+    _tools,
+    {"anyOf": [_STRINGS, {"type": "object", "additionalProperties": object_schema(WrittenOverride)}]},
+)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
@@ -143,6 +175,8 @@ class ToolFields(Record):
     exclude_tools: tuple[str, ...] | None = field(
         "Do not provide these tools; `*` and `?` allowed.", aliases=_EXCLUDE_ALIASES
     )
+    tools: Tools | None = field("Changes of single tools: `name`, `description`, `arguments`, `alwaysLoad`.")
+    always_load: bool | None = field("Ask hosts that defer tools not to defer these.")
     tags: tuple[Tag, ...] | None = field("Groups that the server and its tools belong to.")
     tool_tags: Mapping[str, tuple[Tag, ...]] | None = field(
         "Further groups of single tools; `*` and `?` allowed."

@@ -21,6 +21,7 @@ from mcpd.config.definition import (
     Definition,
     RemoteKind,
     TransportKind,
+    WrittenOverride,
     is_comment,
 )
 from mcpd.config.masking import PASSED_FIELDS, secret_values
@@ -39,6 +40,7 @@ from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.json_path import closest_match, join_path, type_name
 from mcpd.model.record import Record
 from mcpd.model.server_spec import (
+    ArgumentOverride,
     Concurrency,
     FetchedSecrets,
     RemoteSpec,
@@ -47,6 +49,7 @@ from mcpd.model.server_spec import (
     ServerSpec,
     Share,
     StdioSpec,
+    ToolOverride,
 )
 from mcpd.model.text import shorten
 
@@ -286,6 +289,15 @@ _SCHEMES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def _override(written: WrittenOverride) -> ToolOverride:
+    arguments = {
+        name: ArgumentOverride(value=each.value)
+        for name, each in (written.arguments or {}).items()
+        if each.hide is not False or each.value is not None
+    }
+    return ToolOverride(**set_members(written) | {"arguments": arguments})
+
+
 class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
     """Makes the spec of one definition, and checks what concerns several of its fields."""
 
@@ -325,7 +337,11 @@ class _SpecBuilder(msgspec.Struct, kw_only=True, eq=False):
         """Return the fields that do not depend on the transport."""
         written, settings = self.written, self.settings
         members = {name: each for name, each in set_members(written).items() if name in _COPIED}
-        if written.include_tools == ():
+        if isinstance(written.tools, tuple):
+            members.setdefault("include_tools", written.tools)
+        elif isinstance(written.tools, dict):
+            members["tool_overrides"] = {name: _override(each) for name, each in written.tools.items()}
+        if members.get("include_tools") == ():
             self.warnings.append(f"{self.path}: 'includeTools' is empty, so the server provides no tools")
         if written.enabled is not None and written.enabled == written.disabled:
             self.problem("disabled", "'enabled' and 'disabled' contradict each other", "keep one")

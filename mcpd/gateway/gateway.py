@@ -31,6 +31,7 @@ from mcpd.calls.stages.login import LoginLinks, LoginLinkStageFactory, LoginTool
 from mcpd.calls.stages.lost_session import LostSessionStageFactory
 from mcpd.calls.stages.policy import PolicyStageFactory
 from mcpd.calls.stages.tasks import TaskStageFactory
+from mcpd.calls.stages.tool_overrides import ToolOverrideStageFactory
 from mcpd.calls.stages.use_limits import UseLimitStageFactory
 from mcpd.calls.stages.validation import ValidationStageFactory
 from mcpd.files.paths import cache_dir
@@ -118,6 +119,7 @@ class Gateway:
             ApprovalStageFactory(self.policies, self.approvals),
             KnownItemStageFactory(),
             ValidationStageFactory(),
+            ToolOverrideStageFactory(),  # what comes before it knows the tool as clients do
             CacheStageFactory(),
             LoginLinkStageFactory(LoginLinks(core, self.spawn, _notify_elicitation_complete)),
             LostSessionStageFactory(),

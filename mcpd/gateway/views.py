@@ -21,6 +21,7 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.tool_overrides import original_name
 from mcpd.wire.message import BadFrame
 
 LIST_MEMBERS = {
@@ -198,10 +199,11 @@ class SingleServer(msgspec.Struct, eq=False):
     def route(self, method: str, params: bytes) -> Target:
         server = self.single if self.last.is_closed else self.last
         spec = server.spec
-        if method != "tools/call" or not (spec.exclude_tools or spec.include_tools is not None):
+        if method != "tools/call" or not spec.selects_tools:
             return Target(server=server, params=params)
         tool = tool_name(params)
-        if not is_tool_allowed(spec, tool):
+        own = original_name(spec, tool)
+        if not own or not is_tool_allowed(spec, own):
             raise UnknownTool(f"{spec.name}: the definition excludes this tool", server=spec.name)
         if not is_name_unique(params):  # readers may differ in which tool it names
             try:

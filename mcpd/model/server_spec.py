@@ -146,6 +146,25 @@ class RestartPolicy(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class ArgumentOverride(Record):
+    """An argument that clients do not see."""
+
+    value: object = None
+    """What the server gets instead. None: nothing."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ToolOverride(Record):
+    """What a definition changes of one tool of its server."""
+
+    name: str = ""
+    """The name for clients; empty for the server's own."""
+    description: str | None = None
+    arguments: Mapping[str, ArgumentOverride] = attrs.field(factory=dict)
+    always_load: bool = False
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ServerSpec(Record):
     """The fields of servers with any transport."""
 
@@ -156,6 +175,10 @@ class ServerSpec(Record):
     include_tools: tuple[str, ...] | None = None
     """The original names of the tools to include, with the wildcards `*` and `?`. None includes all tools."""
     exclude_tools: tuple[str, ...] = ()
+    tool_overrides: Mapping[str, ToolOverride] = attrs.field(factory=dict)
+    """By the original name of a tool."""
+    always_load: bool = False
+    """Whether hosts that defer tools are asked not to defer these (`_meta` with `anthropic/alwaysLoad`)."""
     tags: tuple[str, ...] = ()
     """The groups that the server and everything it provides belong to."""
     tool_tags: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
@@ -204,6 +227,15 @@ class ServerSpec(Record):
     def identity(self) -> tuple[object, ...]:
         """The fields whose change requires a new connection."""
         raise NotImplementedError
+
+    @property
+    def changes_tools(self) -> bool:
+        return bool(self.tool_overrides) or self.always_load
+
+    @property
+    def selects_tools(self) -> bool:
+        """Whether clients may not call all tools of the server by its own names."""
+        return bool(self.exclude_tools or self.tool_overrides) or self.include_tools is not None
 
     @property
     def may_regain_access(self) -> bool:
@@ -264,6 +296,11 @@ class RemoteSpec(ServerSpec):
         own = (self.kind, self.url, tuple(sorted(self.headers.items())), self.ca_file)
         login = self.oauth.identity
         return own if login == NO_SETTINGS.identity else (*own, login)  # so that earlier fingerprints stay
+
+    @property
+    def selects_tools(self) -> bool:
+        """Whether clients may not call all tools of the server by its own names."""
+        return bool(self.exclude_tools or self.tool_overrides) or self.include_tools is not None
 
     @property
     def may_regain_access(self) -> bool:

@@ -32,6 +32,8 @@ class Item(msgspec.Struct, frozen=True):
 
     name: str
     raw: bytes
+    original: Item | None = None
+    """The server's own entry, if the definition changes it (`tool_overrides`)."""
 
 
 Listing = tuple[Item, ...]

@@ -9,7 +9,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.io.turns import TurnLimit
+from mcpd.io.turns import TurnLimit, in_turns
 from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
@@ -27,6 +27,7 @@ from mcpd.supervision.catalog import (
     name_of_entry,
     repair_entry,
 )
+from mcpd.supervision.tool_overrides import change_tools
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -154,7 +155,11 @@ async def _select_tools(upstream: Upstream, spec: ServerSpec, tools: Listing, wa
     warnings += refused[:_MAX_WARNINGS]
     if len(refused) > _MAX_WARNINGS:
         warnings.append(f"{len(refused) - _MAX_WARNINGS} more tools were left out")
-    return tuple(selected)
+    return (
+        await in_turns(change_tools(spec, tuple(selected), warnings))
+        if spec.changes_tools
+        else tuple(selected)
+    )
 
 
 class _ListReader:

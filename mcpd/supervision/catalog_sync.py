@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.steps import run_steps
 from mcpd.protocol.upstream_session import FEATURES, Upstream
 from mcpd.state.state_file import StateFile
 from mcpd.supervision.attachments import Attachments
@@ -29,6 +30,7 @@ from mcpd.supervision.catalog import (
     name_of_entry,
 )
 from mcpd.supervision.catalog_fetch import fetch_catalog, find_undeclared_lists
+from mcpd.supervision.tool_overrides import change_tools
 from mcpd.wire import message as wire
 
 log = logging.getLogger("mcpd.server")
@@ -252,7 +254,9 @@ def dump_catalog(catalog: Catalog) -> bytes:
     The first member is a checksum of everything after it.
     """
     fields = [kind.field for kind in LIST_METHODS]
-    lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in fields}
+    lists = {
+        field: [Raw((item.original or item).raw) for item in getattr(catalog, field)] for field in fields
+    }
     body = msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})[1:]
     return b'%b%08x",%b' % (_CHECKSUM, zlib.crc32(body), body)
 
@@ -267,8 +271,9 @@ def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
         return None
     try:
         members = wire.members(data)
+        allowed = (i for i in _load_list(members["tools"], "name") if is_tool_allowed(spec, i.name))
         return Catalog(
-            tools=tuple(i for i in _load_list(members["tools"], "name") if is_tool_allowed(spec, i.name)),
+            tools=run_steps(change_tools(spec, tuple(allowed), [])),
             resources=_load_list(members["resources"], "uri"),
             templates=_load_list(members["templates"], "uriTemplate"),
             prompts=_load_list(members["prompts"], "name"),

@@ -18,6 +18,7 @@ from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownPromp
 from mcpd.model.text import shorten
 from mcpd.supervision.catalog import Catalog, Item, Listing, did_you_mean, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.tool_overrides import original_name
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -73,7 +74,8 @@ class KnownItemStage(Stage):
 
     def _check_tool(self, name: str) -> None:
         server, catalog = self.server, self.server.catalog
-        if not is_tool_allowed(server.spec, name):
+        own = original_name(server.spec, name)
+        if not own or not is_tool_allowed(server.spec, own):
             own = server.configured_name
             raise UnknownTool(f"{own}: the definition excludes {name!r}", server=own)
         if catalog is not None and catalog.tool(name) is None and _is_complete(catalog, catalog.tools):

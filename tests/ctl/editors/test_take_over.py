@@ -93,14 +93,14 @@ def test_preview_without_a_daemon_shows_what_would_happen(
 def test_entry_of_mcpd_keeps_when_tools_are_loaded(cursor: Path, mcpctl: Mcpctl) -> None:
     """Also when it is written again."""
     document = json.loads(cursor.read_text())
-    document["mcpServers"]["good"] |= {"alwaysLoad": True, "deferTools": False}
+    document["mcpServers"]["good"] |= {"alwaysLoad": True, "deferTools": "never"}
     cursor.write_text(json.dumps(document))
     for number in range(2):
         ran = mcpctl("install", "cursor", "--take-over")
         assert ran.code == 0
         assert ("alwaysLoad of good is set for all tools of 'mcpd'" in ran.out) is (number == 0)
         entry = json.loads(cursor.read_text())["mcpServers"]["mcpd"]
-        assert (entry["alwaysLoad"], entry["deferTools"]) == (True, False)
+        assert (entry["alwaysLoad"], entry["deferTools"]) == (True, "never")
 
 
 def test_entry_that_differs_stays_on_and_the_reason_names_the_difference(
