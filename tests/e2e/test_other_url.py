@@ -15,7 +15,7 @@ import attrs
 import httpx
 import pytest
 
-from mcpd.api.control.access import ADMINISTRATOR
+from mcpd.api.control.access import ADMINISTRATOR, PERSON
 from mcpd.api.control.methods import METHODS
 from tests.e2e.harness import BOUND, Daemon, fake, in_flight, running, wait_until
 from tests.e2e.issuer import Issuer
@@ -109,8 +109,18 @@ def test_what_starts_programs_or_edits_files_is_refused(elsewhere: Elsewhere) ->
         assert ended.returncode in (1, 2), (command, ended)
         assert "on the machine" in ended.stderr or "--url" in ended.stderr, command
     assert elsewhere.daemon.config.read_text() == before
-    assert METHODS.keys() >= ADMINISTRATOR.methods
-    assert not {"mcpd/add", "mcpd/edit", "mcpd/servers/set", "mcpd/shutdown"} & ADMINISTRATOR.methods
+
+
+def test_each_method_is_served_or_left_out_on_purpose() -> None:
+    """A new method belongs into `ADMINISTRATOR`, unless it starts programs or edits files."""
+    assert METHODS.keys() - ADMINISTRATOR.methods == {
+        *("mcpd/add", "mcpd/edit", "mcpd/remove", "mcpd/servers/set"),
+        *("mcpd/shutdown", "mcpd/upgrade"),
+        *("mcpd/attach", "mcpd/identify"),  # they change the connection
+        "mcpd/config/check",  # it reads files of mcpd's machine
+        "mcpd/page",
+    }
+    assert METHODS.keys() >= ADMINISTRATOR.methods > PERSON.methods
 
 
 def test_request_that_did_not_end_may_have_run(elsewhere: Elsewhere, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ class Access(msgspec.Struct, frozen=True):
     """What to do instead of a method that is not served."""
 
 
-_CALLS = ("call", "complete", "find_tools", "prompt", "prompts", "read", "resources", "tools", "version")
+_CALLS = ("call", "prompt", "prompts", "read", "resources", "tools", "version")
+_MCPCTL = (*_CALLS, "complete", "find_tools", "tool_costs")
 _LOOK = ("approvals", "calls", "clients", "events", "history", "logs", "server", "stats", "status", "tap")
 _OPERATE = ("approve", "disable", "enable", "reconnect")
 _LOG_IN = ("login/begin", "login/cancel", "login/wait")
@@ -27,7 +28,7 @@ def _methods(*names: str) -> frozenset[str]:
 
 PAGE = Access(
     "mcpd.page",
-    _methods(*_CALLS, *_LOOK, *_OPERATE, *_LOG_IN, "edit", "remove") - _methods("complete", "find_tools"),
+    _methods(*_CALLS, *_LOOK, *_OPERATE, *_LOG_IN, "edit", "remove"),
     "use mcpctl",
 )
 """The dashboard of a person who opened it with `mcpctl ui`. Logins are safe, because a person finishes them
@@ -35,7 +36,7 @@ at the authorization server."""
 ADMINISTRATOR = Access(
     "mcpd.control",
     _methods(
-        *_CALLS,
+        *_MCPCTL,
         *_LOOK,
         *_OPERATE,
         *_LOG_IN,
@@ -57,5 +58,5 @@ ADMINISTRATOR = Access(
 )
 """Who has mcpd's own token, on a port for other machines. What starts other programs than those that the
 configuration names, or edits files, is left out."""
-PERSON = Access("mcpd.control", _methods(*_CALLS), "ask the administrator of mcpd")
+PERSON = Access("mcpd.control", _methods(*_MCPCTL), "ask the administrator of mcpd")
 """Who has an access token there: what MCP clients can do with it, too."""
