@@ -97,6 +97,11 @@ class DeferredHttp:
         return self._api
 
     @property
+    def loaded(self) -> HttpApi | None:
+        """The API, if there has been a reason to create it."""
+        return self._api
+
+    @property
     def listener(self) -> HttpListener | None:
         return None if self._api is None else self._api.listener
 
@@ -141,24 +146,6 @@ class DeferredHttp:
         if self._api is not None:
             self._api.is_stopping = True
         return self.serves_network
-
-    def idle_connections(self) -> list[tuple[int, int]]:
-        """Return the descriptors of connections on which nothing is in progress, and the pids of clients."""
-        return [] if self._api is None else self._api.idle_connections()
-
-    def is_receiving(self, age: float) -> bool:
-        """Return whether a request has been arriving for longer than `age`, and is not complete."""
-        return self._api is not None and self._api.is_receiving(age)
-
-    def suspend(self, reason: str) -> None:
-        """End what is in progress, and save the sessions at once: another version goes on with them."""
-        if self._api is not None:
-            self._api.suspend(reason)
-
-    def go_on(self) -> None:
-        """Undo `suspend`: there is no other version."""
-        if self._api is not None:
-            self._api.go_on()
 
     def close(self, reason: str) -> None:
         if self._api is not None:

@@ -1,7 +1,7 @@
 """The `mcpd` command: parse the command line, load the configuration, run the daemon.
 
-Exit codes: 0 stopped normally, 2 invalid configuration or command line, 3 another daemon uses the
-socket, 78 a path cannot be used (EX_CONFIG).
+Exit codes: 0 stopped normally, 1 cannot replace a running daemon, 2 invalid configuration or command line,
+3 another daemon uses the socket, 78 a path cannot be used (EX_CONFIG).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported below, so that --version starts fast
 
 _OFF = ("", "0", "false", "no", "off")
 """Values of MCPD_DEBUG that do not turn it on."""
-EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
+EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 1, 2, 3, 78
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -132,7 +132,7 @@ def _run(
             return EXIT_ALREADY_RUNNING
         except CannotReplace as error:
             print(f"mcpd: {error}", file=sys.stderr)
-            return EXIT_USAGE
+            return EXIT_FAILURE
         except (paths.UnusablePath, OSError) as error:
             message = isinstance(error, OSError) and error.filename is None and error.strerror
             print(f"mcpd: {message or error}", file=sys.stderr)

@@ -210,7 +210,8 @@ class Upgrade:
             data = msgspec.msgpack.encode(state)
             successor.hand_over(__version__, data, state.descriptors())
         finally:
-            self.http.go_on()
+            if (http := self.http.loaded) is not None:
+                http.go_on()
             reader.release()
 
     async def _save(self) -> None:
@@ -226,12 +227,15 @@ class Upgrade:
             for call in list(session.calls.values()):
                 if session.client.via == "http" and call.request is not None:
                     self.gateway.calls.fail(call, error)
-        self.http.suspend("mcpd was upgraded")
+        if (http := self.http.loaded) is not None:
+            http.suspend("mcpd was upgraded")
 
     def _has_unfinished(self, age: float) -> bool:
         """Return whether something is in progress for longer than `age` that cannot go over."""
         now = trio.current_time()
-        if self.http.is_receiving(age) or (age and len(self.gateway.calls.questions.suspended)):
+        if (http := self.http.loaded) is not None and http.is_receiving(age):
+            return True
+        if age and len(self.gateway.calls.questions.suspended):
             return True
         return any(not can_go_on(call) and now - call.arrived_at >= age for call in self._calls())
 
@@ -270,7 +274,8 @@ class Upgrade:
         )
 
     def _idle_connections(self) -> Iterator[OpenConnection]:
-        for fd, pid in self.http.idle_connections():
+        http = self.http.loaded
+        for fd, pid in () if http is None else http.idle_connections():
             with sockets.socket(fileno=os.dup(fd)) as connection:
                 if connection.getsockname():  # otherwise it is a part of this process, behind TLS
                     yield OpenConnection(fd, pid)

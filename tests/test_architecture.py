@@ -51,18 +51,18 @@ ERA_TESTS_ELSEWHERE = 46
 protocol, so this number only falls."""
 
 LINES = {
-    "mcpd": 1_692,
+    "mcpd": 1_684,
     "mcpd/api": 7_446,
     "mcpd/auth": 5_746,
     "mcpd/calls": 7_952,
     "mcpd/client": 1_710,
     "mcpd/config": 5_103,
     "mcpd/files": 620,
-    "mcpd/gateway": 5_319,
+    "mcpd/gateway": 5_267,
     "mcpd/io": 896,
     "mcpd/model": 4_270,
     "mcpd/privacy": 550,
-    "mcpd/process": 2_099,
+    "mcpd/process": 2_105,
     "mcpd/protocol": 2_368,
     "mcpd/state": 1_684,
     "mcpd/supervision": 4_626,

@@ -17,7 +17,6 @@ from mcpd.calls.client_context import (
     ClientIdentity,
     ClientRequest,
     Responder,
-    make_client_context,
 )
 from mcpd.calls.questions.router import OpenRequest
 from mcpd.calls.routes import Target
@@ -33,16 +32,6 @@ _SERVER_TIMEOUT = 2.0
 """Seconds for a server of the earlier version to be connected again, which takes milliseconds."""
 
 
-class ContextState(msgspec.Struct, frozen=True):
-    """See `ClientContext`."""
-
-    version: str
-    modern: bool
-    capabilities: bytes
-    log_level: str
-    client_name: str
-
-
 class RequestState(msgspec.Struct, frozen=True, kw_only=True):
     """A request without a response. See `ClientRequest`."""
 
@@ -52,7 +41,11 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
     progress_token: bytes
     timeout: float
     has_no_meta: bool
-    context: ContextState
+    client_context: bytes
+    """As JSON, which has numbers of any size."""
+
+
+_SAME = ("key", "method", "params", "progress_token", "timeout", "has_no_meta")
 
 
 class CallInProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,21 +72,6 @@ class CallInProgress(msgspec.Struct, frozen=True, kw_only=True):
     progress: tuple[float, float] | None
 
 
-class OpenStream(msgspec.Struct, frozen=True, kw_only=True):
-    """An open subscription of a modern client."""
-
-    request: RequestState
-    features: list[str]
-
-
-class DedicatedServer(msgspec.Struct, frozen=True):
-    """A server of this client, or of its directory."""
-
-    definition: str
-    name: str
-    directory: str
-
-
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """See `ClientSession`."""
 
@@ -102,17 +80,19 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientIdentity
     names: list[str]
     version: str
-    context: ContextState
+    client_context: bytes
     is_initialized: bool
     peer: str
     roots: list[bytes]
     calls_by_server: dict[str, int]
     next_request: int
     """The id of the next request to the client."""
-    dedicated: list[DedicatedServer]
+    dedicated: list[tuple[str, str, str]]
+    """See `DedicatedServers.describe`."""
     subscriptions: list[tuple[bytes, str, str, str]]
     """Stream, the client's URI, the label of its server, the server's own URI."""
-    streams: list[OpenStream]
+    streams: list[tuple[RequestState, list[str]]]
+    """The open subscriptions of a modern client, and the lists whose changes they report."""
     calls: list[CallInProgress]
     waiting: list[RequestState]
     """Requests that no server has seen."""
@@ -145,40 +125,25 @@ def describe_session(gateway: Gateway, session: ClientSession) -> SessionState:
         client=session.client,
         names=session.names,
         version=session.version,
-        context=_context(session.context),
+        client_context=msgspec.json.encode(session.context),
         is_initialized=session.is_initialized,
         peer=session.peer,
         roots=[bytes(root) for root in session.roots],
         calls_by_server=dict(session.calls_by_server()),
         next_request=session.client_requests.next_id,
-        dedicated=[DedicatedServer(*each) for each in gateway.dedicated_servers.describe(session)],
+        dedicated=gateway.dedicated_servers.describe(session),
         subscriptions=[
             (stream, uri, server.label, own) for (stream, uri), (server, own) in subscriptions.items()
         ],
-        streams=[
-            OpenStream(request=_request(each.request), features=sorted(each.features))
-            for each in session.listen_streams.values()
-        ],
+        streams=[(_request(each.request), sorted(each.features)) for each in session.listen_streams.values()],
         calls=[_call(call) for call in calls if _is_sent(call)],
         waiting=[*waiting, *map(_request, session.waiting_requests())],
     )
 
 
-def _context(context: ClientContext) -> ContextState:
-    capabilities = msgspec.json.encode(context.capabilities)
-    return ContextState(context.version, context.modern, capabilities, context.log_level, context.client_name)
-
-
 def _request(request: ClientRequest) -> RequestState:
-    return RequestState(
-        key=request.key,
-        method=request.method,
-        params=request.params,
-        progress_token=request.progress_token,
-        timeout=request.timeout,
-        has_no_meta=request.has_no_meta,
-        context=_context(request.context),
-    )
+    context = msgspec.json.encode(request.context)
+    return RequestState(client_context=context, **{name: getattr(request, name) for name in _SAME})
 
 
 def _call(call: Call) -> CallInProgress:
@@ -208,24 +173,24 @@ def _call(call: Call) -> CallInProgress:
 async def go_on(gateway: Gateway, session: ClientSession, state: SessionState, responder: Responder) -> None:
     """Bring a new session to this state. Raises nothing: what fails is answered with an error."""
     session.version, session.peer, session.names = state.version, state.peer, state.names
-    session.context = _make_context(state.context)
+    session.context = msgspec.json.decode(state.client_context, type=ClientContext)
     session.is_initialized = state.is_initialized
     session.roots = tuple(map(msgspec.Raw, state.roots))
     session.call_counts.ended = dict(state.calls_by_server)
     session.client_requests = ClientRequests(session.send, state.next_request)
     if session.version and session.context.prefers_legacy:
         session.view = session.view.for_legacy_clients()
-    for each in state.dedicated:
-        if (server := gateway.core.supervisor.find(each.definition)) is not None:
-            gateway.dedicated_servers.go_on(session, server, each.name, each.directory)
+    for definition, name, directory in state.dedicated:
+        if (server := gateway.core.supervisor.find(definition)) is not None:
+            gateway.dedicated_servers.go_on(session, server, name, directory)
     if session.is_initialized:
         companions = gateway.calls.connections.companions
         companions.open_for(session, session.context, session.view.servers())
         if session.context.log_level:
             gateway.on_log_level_changed(session)
     servers = await _wait_connected(gateway, session)
-    for stream in state.streams:
-        session.go_on_listening(_make_request(stream.request, responder), stream.features)
+    for request, features in state.streams:
+        session.go_on_listening(_make_request(request, responder), features)
     for stream_key, resources in _by_stream(state.subscriptions, servers).items():
         gateway.subscriptions.add_all(session, stream_key, resources)
     for call in state.calls:
@@ -300,24 +265,7 @@ def _await_answer(
     server.upstream.link.await_answer(call, state.sent_as, request.method)
 
 
-def _make_context(state: ContextState) -> ClientContext:
-    return make_client_context(
-        state.version,
-        msgspec.json.decode(state.capabilities, type=dict[str, object]),
-        modern=state.modern,
-        log_level=state.log_level,
-        client_name=state.client_name,
-    )
-
-
 def _make_request(state: RequestState, responder: Responder) -> ClientRequest:
-    return ClientRequest(
-        state.key,
-        state.method,
-        state.params,
-        responder,
-        _make_context(state.context),
-        state.progress_token,
-        state.timeout,
-        state.has_no_meta,
-    )
+    context = msgspec.json.decode(state.client_context, type=ClientContext)
+    same = {name: getattr(state, name) for name in _SAME}
+    return ClientRequest(responder=responder, context=context, **same)

@@ -13,6 +13,7 @@ import fcntl
 import importlib
 import logging
 import os
+import select
 import signal
 import socket as sockets
 import subprocess
@@ -28,6 +29,7 @@ from mcpd import __version__
 from mcpd.io.reader import is_readable
 from mcpd.model.text import shorten
 from mcpd.process.labels import fork_daemon, start_process
+from mcpd.process.systemd import notify
 
 log = logging.getLogger("mcpd")
 
@@ -40,9 +42,10 @@ _MODULES = "MCPD_UPGRADE_MODULES"
 """The modules that the old version uses: the new one loads them before anybody has to wait for it."""
 TRIAL_TIMEOUT = 20.0
 """Seconds that the new version may take to say so."""
-START_TIMEOUT = 30.0
-"""Seconds that the new version may take to start, while the old one serves."""
+START_TIMEOUT = 25.0
+"""Seconds that the new version may take to start, while the old one serves: less than `WatchdogSec`."""
 _TAKE_TIMEOUT = 10.0
+_WATCHDOG_INTERVAL = 5.0
 _MAX_OUTPUT = 64 * 1024
 _FDS_AT_ONCE = 200
 """The kernel passes 253."""
@@ -215,6 +218,7 @@ class Successor:
         except OSError as error:
             raise CannotReplace(f"it did not take over: {error.strerror or error}") from None
         if taken:
+            self._connection.close()  # so that it does not wait until all memory is freed
             os._exit(0)
         raise CannotReplace("it has ended while it took over")
 
@@ -274,6 +278,8 @@ class Predecessor:
         flags = sockets.MSG_CMSG_CLOEXEC
         try:
             self._connection.send(_READY)
+            while not select.select([self._connection], [], [], _WATCHDOG_INTERVAL)[0]:
+                notify(WATCHDOG=1)  # this is the main process of the service already
             count, found, _, _ = sockets.recv_fds(self._connection, 16, 1, flags)
             descriptors: list[int] = []
             while len(descriptors) < int(count):
@@ -283,7 +289,7 @@ class Predecessor:
             raise CannotReplace(f"the old version does not hand over: {error}") from None
 
     def dismiss(self) -> None:
-        """Say that everything is taken over, and wait until the old version has exited."""
+        """Say that everything is taken over, and wait until the old version knows that."""
         with self._connection:
             self._connection.send(_TAKEN)
             self._connection.recv(1)

@@ -126,8 +126,10 @@ def use(connected: Sequence[Telling], listening: Sequence[Telling]) -> None:
 
 
 @pytest.mark.slow
-def test_clients_survive_mcpctl_daemon_restart(tmp_path: Path) -> None:
-    """Without systemd, mcpctl keeps the port. The new daemon has the environment of mcpctl, as before."""
+@pytest.mark.parametrize("how", ["restart", "upgrade"])
+def test_clients_survive_mcpctl_daemon(tmp_path: Path, how: str) -> None:
+    """Without systemd, mcpctl keeps the port at a restart. The new daemon has the environment of mcpctl, as
+    before. After an upgrade, the server is still the same."""
     port, environ = peers.free_port(), private_environment(tmp_path)
     settings = {"http": f"127.0.0.1:{port}"}
     config = tmp_path / "config" / "mcpd" / "config.json"
@@ -146,12 +148,12 @@ def test_clients_survive_mcpctl_daemon_restart(tmp_path: Path) -> None:
         with clients(tmp_path, port) as connected:
             use(connected, connected)
             for number in range(RESTARTS):
-                mcpctl("restart", TZ=f"UTC+{number}")
+                mcpctl(how, TZ=f"UTC+{number}")
                 for client in connected:  # may have changed in between
                     client.wait_updated()
                 use(connected, connected)
                 shown = json.loads(connected[0].call("get-env"))
-                assert shown["TZ"] == f"UTC+{number}"
+                assert shown.get("TZ") == (f"UTC+{number}" if how == "restart" else None)
     finally:
         mcpctl("stop")
 

@@ -181,20 +181,20 @@ class HttpApi:
             connection.route_again()
 
     def idle_connections(self) -> list[tuple[int, int]]:
-        """See `DeferredHttp`."""
+        """Return the descriptors of connections on which nothing is in progress, and the pids of clients."""
         return [(fd, each.pid) for each in self._connections if (fd := each.idle_fd) is not None]
 
     def is_receiving(self, age: float) -> bool:
-        """See `DeferredHttp`."""
+        """Return whether a request has been arriving for longer than `age`, and is not complete."""
         return any(each.is_receiving(age) for each in self._connections)
 
     def suspend(self, reason: str) -> None:
-        """See `DeferredHttp`."""
+        """End what is in progress, and save the sessions at once: another version goes on with them."""
         self._endpoint.close(reason)
         self._sessions.save_now()
 
     def go_on(self) -> None:
-        """See `DeferredHttp`."""
+        """Undo `suspend`: there is no other version."""
         self._sessions.is_stopping = False
 
     def close(self, reason: str) -> None:
