@@ -167,7 +167,7 @@ class SharedState:
             self.link.redis.zrem("mcpd:replicas", self.link.replica)
 
     def _report(self, problem: str) -> None:
-        """Note what is wrong, and log it once."""
-        if problem != self.problem:
+        """Note what is wrong, and log it once, also if the reason in parentheses changes."""
+        if problem.partition("(")[0] != self.problem.partition("(")[0]:
             log.log(logging.WARNING if problem else logging.INFO, "%s", problem or "sharing with Redis again")
         self.problem = problem
