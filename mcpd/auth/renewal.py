@@ -20,6 +20,7 @@ import trio
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.guarded_fetch import FetchedAnswer, FetchError
 from mcpd.auth.keys import DpopKey, load_dpop_key
+from mcpd.auth.login_file import LoginFile, LoginSaver
 from mcpd.auth.oauth.quirks import quirks_of
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import (
@@ -31,7 +32,7 @@ from mcpd.auth.oauth.tokens import (
     refresh_request,
 )
 from mcpd.auth.renewal_schedule import YOUNG, Clocks, RefusalLimit, TokenTimes, backoff
-from mcpd.auth.token_store import LoginFile, LoginSaver, StoredLogin
+from mcpd.auth.token_store import StoredLogin
 from mcpd.model.errors import LinkLost
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 

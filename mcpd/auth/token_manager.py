@@ -16,19 +16,14 @@ import trio
 
 from mcpd.auth.clients import client_authentication
 from mcpd.auth.discovery import LoginError
+from mcpd.auth.login_file import LoginFile
 from mcpd.auth.oauth.challenges import read_challenge
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, revocation_request
 from mcpd.auth.oauth.urls import covers
 from mcpd.auth.renewal import LoginContext, LoginEvent, ManagedLogin, SendTokenRequest
 from mcpd.auth.renewal_schedule import Clocks
-from mcpd.auth.token_store import (
-    LoginFile,
-    StoredLogin,
-    StoreError,
-    TokenStore,
-    server_key,
-)
+from mcpd.auth.token_store import StoredLogin, StoreError, TokenStore, server_key
 from mcpd.model import advice
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import NO_SETTINGS, OAuthSettings
