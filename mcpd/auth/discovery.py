@@ -20,6 +20,7 @@ from mcpd.auth.oauth.metadata import (
     NotMetadata,
     ProtectedResource,
     assumed_authorization_server,
+    check_for_code_grant,
     choose_issuer,
     parse_authorization_server,
     parse_protected_resource,
@@ -148,6 +149,14 @@ async def find_authorization_server(
         return parse_authorization_server(body, issuer, override=settings.issuer)
 
     return await _first(fetch, "authorization server", authorization_server_urls(issuer), parse)
+
+
+def require_code_grant(server: AuthorizationServer) -> None:
+    """Raise LoginError if a person cannot log in there."""
+    try:
+        check_for_code_grant(server)
+    except MetadataError as error:
+        raise LoginError("authorization server", str(error)) from None
 
 
 async def _first(

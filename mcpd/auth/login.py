@@ -12,14 +12,14 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from urllib.parse import urlsplit
 
 import attrs
 import trio
 
 from mcpd.auth.clients import choose_client, client_authentication, describe_client
-from mcpd.auth.discovery import Discovery, LoginError, discover, probe, step_failed
+from mcpd.auth.discovery import Discovery, LoginError, discover, probe, require_code_grant, step_failed
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
 from mcpd.auth.keys import DpopKey, KeyUnusable
 from mcpd.auth.oauth.authorization import (
@@ -32,7 +32,6 @@ from mcpd.auth.oauth.authorization import (
     read_answer,
 )
 from mcpd.auth.oauth.challenges import Challenge
-from mcpd.auth.oauth.metadata import MetadataError, check_for_code_grant
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import (
     TokenError,
@@ -215,10 +214,7 @@ class LoginAttempt:
         known = await self._known()
         issuers = {each.issuer for each in known}
         found = await discover(self._fetch, settings, challenge, known_issuers=issuers)
-        try:
-            check_for_code_grant(found.server)
-        except MetadataError as error:
-            raise LoginError("authorization server", str(error)) from None
+        require_code_grant(found.server)
         try:
             async with self._open_listener(found.server.issuer) as listener:
                 scopes = found.scopes(settings)
@@ -243,7 +239,7 @@ class LoginAttempt:
     def _open_listener(self, issuer: str) -> AbstractAsyncContextManager[RedirectListener | PersonListener]:
         request = self.request
         if request.pages is not None:
-            return request.pages.open_listener(request.server, request.person)
+            return nullcontext(request.pages.listener(request.server, request.person))
         return open_listener(issuer, demanded=request.settings.redirect_uri)
 
     async def _with_browser(

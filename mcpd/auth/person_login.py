@@ -16,16 +16,20 @@ about a browser.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 import attrs
 import trio
 
 from mcpd.auth.clients import choose_client, client_authentication
-from mcpd.auth.discovery import Discovery, LoginError, find_authorization_server, step_failed
+from mcpd.auth.discovery import (
+    Discovery,
+    LoginError,
+    find_authorization_server,
+    require_code_grant,
+    step_failed,
+)
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
 from mcpd.auth.oauth.authorization import (
     AnswerError,
@@ -35,32 +39,20 @@ from mcpd.auth.oauth.authorization import (
     new_secret,
     read_answer,
 )
-from mcpd.auth.oauth.metadata import MetadataError, check_for_code_grant
 from mcpd.auth.oauth.quirks import quirks_of
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenError, code_request
 from mcpd.auth.redirect_listener import Page, ShowPage
+from mcpd.config.http import JwtSettings
+from mcpd.config.oauth import WrittenOAuth
+from mcpd.config.structuring import set_members
 from mcpd.model.login import LOGIN_PATH
 from mcpd.model.server_spec import OAuthSettings
 
 _PROOF = "/login/callback"
 _MAX_BROWSERS = 8
 """Browsers that may have opened a link and not finished."""
-_MAX_AGE = 600
-_SEE_OTHER = 303
-
-
-@attrs.frozen
-class Reply:
-    """What a browser gets."""
-
-    page: Page
-    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-
-
-_NOT_HERE = Reply(
-    Page(400, "Not for this browser", "Open the link that your editor shows again, in this browser.")
-)
+_NOT_HERE = Page(400, "Not for this browser", "Open the link of your editor again, in this browser.")
 
 
 @attrs.define(eq=False)
@@ -80,9 +72,14 @@ class PersonListener:
     async def serve(self, take: ShowPage, pages: Mapping[str, ShowPage]) -> None:
         """See `RedirectListener.serve`; there is one page."""
         ((path, self.show),) = pages.items()
-        self.take = take
-        with self._pages.waiting(self._pages.owned(path), self):
+        self.take, waiting, browsers = take, self._pages.waiting, self._pages.browsers
+        waiting[self._pages.owned(path)] = self
+        try:
             await trio.sleep_forever()
+        finally:
+            del waiting[self._pages.owned(path)]
+            for value in [value for value, each in browsers.items() if each.listener is self]:
+                del browsers[value]
 
 
 @attrs.define(eq=False)
@@ -99,39 +96,34 @@ class _Browser:
 
 
 class LoginPages:
-    """The pages below LOGIN_PATH at `origin`.
-
-    `client`: which client mcpd is at the issuer, with the scopes to request. `identify` returns whom an
-    access token is about, as `PersonListener.person`. It raises ValueError if it is about nobody.
-    """
+    """The pages below LOGIN_PATH at `origin`. `identify` returns whom an access token is about, and raises
+    ValueError. `owner`: see `Replica`."""
 
     def __init__(
         self,
         origin: str,
-        issuer: str,
-        audience: str,
-        client: OAuthSettings,
+        jwt: JwtSettings,
         identify: Callable[[str], str],
         environ: Mapping[str, str],
-        owner: str = "",
+        owner: str,
     ) -> None:
-        """`owner`: see `Replica`."""
-        self.origin = origin
-        self._owner = owner
-        self._issuer, self._audience, self._settings = issuer, audience, client
-        self._scopes = client.scopes or ("openid",)
+        self.origin, self._owner = origin, owner
+        self._issuer, self._audience = str(jwt.issuer), jwt.audience
+        self._settings = OAuthSettings(**set_members(jwt.login or WrittenOAuth()))
+        self._scopes = self._settings.scopes or ("openid",)
         self._identify, self._environ = identify, environ
-        self._waiting: dict[str, PersonListener] = {}
-        self._browsers: dict[str, _Browser] = {}
+        self.waiting: dict[str, PersonListener] = {}
+        """By the path of the link."""
+        self.browsers: dict[str, _Browser] = {}
+        """By the value of the cookie."""
         is_secure = origin.startswith("https:")
         self._cookie_name = "__Host-mcpd-login-" if is_secure else "mcpd-login-"
-        self._cookie_end = f"Path=/; Max-Age={_MAX_AGE}; HttpOnly; SameSite=Lax{'; Secure' * is_secure}"
+        self._cookie_end = f"Path=/; Max-Age=600; HttpOnly; SameSite=Lax{'; Secure' * is_secure}"
 
-    @asynccontextmanager
-    async def open_listener(self, server: str, person: str) -> AsyncIterator[PersonListener]:
+    def listener(self, server: str, person: str) -> PersonListener:
         """Return where the browser of a person returns to after a login to a server."""
         # The path names the server, so that an answer of one is never taken for that of another.
-        yield PersonListener(f"{self.origin}{LOGIN_PATH}{server}/callback", person, self)
+        return PersonListener(f"{self.origin}{LOGIN_PATH}{server}/callback", person, self)
 
     def owned(self, path: str) -> str:
         """Return a path that leads to this replica."""
@@ -141,42 +133,23 @@ class LoginPages:
         """Return a state with which a browser comes back to this replica."""
         return self._owner + new_secret()
 
-    @contextmanager
-    def waiting(self, path: str, listener: PersonListener) -> Iterator[None]:
-        """While the block runs, the link works."""
-        self._waiting[path] = listener
-        try:
-            yield
-        finally:
-            del self._waiting[path]
-            self._browsers = {
-                value: each for value, each in self._browsers.items() if each.listener is not listener
-            }
-
-    async def reply(self, path: str, query: str, cookies: str) -> Reply:
+    async def show(self, path: str, query: str, cookies: str) -> Page:
         """Answer a GET. `cookies`: the value of its header."""
-        listener = self._waiting.get(path)
+        listener = self.waiting.get(path)
         try:
             if listener is not None:
                 return await self._begin(listener)
             return await self._continue(path, query, self._known(cookies))
         except LoginError as error:
-            text = f"mcpd cannot find out at {self._issuer} who you are: {error}"
-            return Reply(Page(400, "Not logged in", text))
+            return Page(400, "Not logged in", f"mcpd cannot find out at {self._issuer} who you are: {error}")
 
     def _known(self, cookies: str) -> list[_Browser]:
         """Return what this browser has begun."""
-        try:
-            values = [
-                each.value
-                for name, each in SimpleCookie(cookies).items()
-                if name.startswith(self._cookie_name)
-            ]
-        except CookieError:
-            return []
-        return [self._browsers[value] for value in values if value in self._browsers]
+        named = (each.strip().partition("=") for each in cookies.split(";"))
+        values = [value for name, _, value in named if name.startswith(self._cookie_name)]
+        return [self.browsers[value] for value in values if value in self.browsers]
 
-    async def _begin(self, listener: PersonListener) -> Reply:
+    async def _begin(self, listener: PersonListener) -> Page:
         """Send the browser to the issuer, to prove whose it is."""
         fetch = GuardedFetch(self._issuer, self._environ)
         found = await self._discover(fetch)
@@ -193,31 +166,28 @@ class LoginPages:
             state=self.new_state(),
             extra=self._settings.extra_params,
         )
-        others = [value for value, each in self._browsers.items() if each.listener is listener]
+        others = [value for value, each in self.browsers.items() if each.listener is listener]
         for value in others[: 1 - _MAX_BROWSERS]:
-            del self._browsers[value]
+            del self.browsers[value]
         value = new_secret()
-        self._browsers[value] = _Browser(listener, found, client, proof)
+        self.browsers[value] = _Browser(listener, found, client, proof)
         name = self._cookie_name + hashlib.sha256(value.encode()).hexdigest()[:8]
-        headers = {"Location": proof.url, "Set-Cookie": f"{name}={value}; {self._cookie_end}"}
-        return Reply(Page(_SEE_OTHER, "Log in", "", proof.url, urlsplit(proof.url).netloc), headers)
+        headers = f"Location: {proof.url}\r\nSet-Cookie: {name}={value}; {self._cookie_end}\r\n"
+        return Page(303, "Log in", "", proof.url, self._issuer, headers)
 
     async def _discover(self, fetch: GuardedFetch) -> Discovery:
         """Raises LoginError."""
         server = await find_authorization_server(fetch, self._settings, self._issuer)
         if server is None:
             raise LoginError("authorization server", "it has no metadata at its well-known URLs")
-        try:
-            check_for_code_grant(server)
-        except MetadataError as error:
-            raise LoginError("authorization server", str(error)) from None
-        resource = self._settings.resource
-        if resource is None and urlsplit(self._audience).scheme in ("http", "https"):
+        require_code_grant(server)
+        quirks, resource = quirks_of(server.issuer), self._settings.resource
+        if resource is None and "://" in self._audience and not quirks.omit_resource:
             resource = self._audience
-        return Discovery(server, self._audience, resource or None, None, None, quirks_of(server.issuer))
+        return Discovery(server, self._audience, resource or None, None, None, quirks)
 
-    async def _continue(self, path: str, query: str, browsers: list[_Browser]) -> Reply:
-        reply = _NOT_HERE
+    async def _continue(self, path: str, query: str, browsers: list[_Browser]) -> Page:
+        page = _NOT_HERE
         for browser in browsers:
             proof, listener = browser.proof, browser.listener
             if path == _PROOF and proof is not None:
@@ -231,12 +201,12 @@ class LoginPages:
                 return await self._prove(browser, proof, code)
             if browser.is_proven and path == urlsplit(listener.uri).path:
                 assert listener.take is not None
-                reply = Reply(await listener.take(query))
-                if reply.page.status == 200:
+                page = await listener.take(query)
+                if page.status == 200:
                     break
-        return reply
+        return page
 
-    async def _prove(self, browser: _Browser, proof: AuthorizationRequest, code: str) -> Reply:
+    async def _prove(self, browser: _Browser, proof: AuthorizationRequest, code: str) -> Page:
         """Show the page that leads on, if the browser is that of the person."""
         found, listener = browser.found, browser.listener
         assert found.server.token_endpoint is not None
@@ -259,6 +229,6 @@ class LoginPages:
             raise LoginError("token", str(error)) from None
         if person != listener.person:
             text = f"You are {person}, and this link is for somebody else. Do not use links of other people."
-            return Reply(Page(403, "Not for you", text))
+            return Page(403, "Not for you", text)
         browser.is_proven = True
-        return Reply(await listener.show(""))
+        return await listener.show("")

@@ -42,6 +42,8 @@ class Page:
     link: str = ""
     """The URL that the page leads to; it must have been checked."""
     link_text: str = ""
+    headers: str = attrs.field(default="", repr=False)
+    """Complete lines."""
 
 
 class PortTaken(Exception):

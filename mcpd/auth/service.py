@@ -165,28 +165,23 @@ class LoginService:
         challenge = self._users.challenge(params.server)
         return await self._begin(await self._request(params, challenge)).wait_offer()
 
-    async def find_login(self, name: str) -> bool:
-        """Use a login that another replica has stored. Returns whether there is one that this one did not
-        know. Raises McpdError."""
-        used = self._users.credentials.get(name)
-        if used is None or used.login is not None:
-            return False
-        if (await self._credentials_of(await self._resolve(name))).login is None:
-            return False
-        self._servers.get_any(name).reconnect()
-        return True
-
     async def link(
         self, name: str, challenge_fields: Sequence[str], pages: LoginPages | None = None
-    ) -> LoginAttempt:
+    ) -> LoginAttempt | None:
         """Begin a login, or join one, for an MCP client whose call was refused with this challenge.
-        Returns as soon as it has an offer. `pages`: where people on other machines log in.
+        Returns as soon as it has an offer; None if another replica has stored a login, which is used now.
+        `pages`: where people on other machines log in.
 
         Raises McpdError if no login is possible, and if a person was asked for the same scopes before, or for
         more scopes MAX_STEP_UPS times.
         """
         challenge = read_challenge(challenge_fields) or self._users.challenge(name)
+        used = self._users.credentials.get(name)
+        had_none = used is not None and used.login is None
         request = await self._request(LoginParams(server=name), challenge, pages)
+        if had_none and used is not None and used.login is not None:
+            self._servers.get_any(name).reconnect()
+            return None
         attempt = self._logins.find(request)
         if attempt is None:
             if challenge is not None and challenge.needs_more_scopes:

@@ -17,7 +17,6 @@ from mcpd.config.oauth import WrittenOAuth
 from mcpd.config.structuring import Url, field, object_schema, register, set_members, text
 from mcpd.model.codec import Invalid, converter
 from mcpd.model.record import Record
-from mcpd.model.server_spec import OAuthSettings
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -87,14 +86,6 @@ def _tls(value: object) -> TlsFiles | str:
     return files
 
 
-def _client(value: object) -> OAuthSettings:
-    return OAuthSettings(**set_members(converter.structure(value, WrittenOAuth)))
-
-
-Client = NewType("Client", OAuthSettings)
-register(Client, _client, object_schema(WrittenOAuth))
-
-
 @attrs.frozen(kw_only=True)
 class JwtSettings(Record):
     """Which access tokens of an authorization server are accepted (RFC 9068)."""
@@ -104,7 +95,10 @@ class JwtSettings(Record):
     jwks: Url | None = field("The URL of its keys. Default: the one in the issuer's metadata.")
     person: str = field("The claim that identifies a person.", "sub")
     groups: str = field("The claim with the groups of a person.", "groups")
-    login: Client | None = field("The client as which mcpd finds out whose browser it is.")
+    login: WrittenOAuth | None = field("The client as which mcpd finds out whose browser it is.")
+
+    def __repr__(self) -> str:
+        return f"JwtSettings(issuer={self.issuer!r})"
 
 
 def _jwt(value: object) -> JwtSettings:

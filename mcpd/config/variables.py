@@ -78,22 +78,18 @@ def expand(
 
     Inserted values are not expanded again.
     """
-    work = _Expansion(environ, base_dir or Path("/"), fetched or {}, person, join_path(path, "oauth"))
+    work = _Expansion(environ, base_dir or Path("/"), fetched or {})
+    work.person, work.shared_path = person, join_path(path, "oauth")
     expanded = work.expand_value(value, path)
     unresolved = tuple(dict.fromkeys(work.unresolved))
     return ExpansionResult(expanded, tuple(work.substitutions), tuple(work.problems), unresolved)
 
 
 class _Expansion:
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        base_dir: Path,
-        fetched: FetchedSecrets,
-        person: str,
-        shared_path: str,
-    ) -> None:
-        self.person, self.shared_path = person, shared_path
+    person = shared_path = ""
+    """Whose secrets are used, and the path below which they are those of all."""
+
+    def __init__(self, environ: Mapping[str, str], base_dir: Path, fetched: FetchedSecrets) -> None:
         self.environ = environ
         self.base_dir = base_dir
         self.fetched = fetched

@@ -66,23 +66,16 @@ class AggregateServer:
     single: ManagedServer | None = None
 
     def __init__(
-        self,
-        core: Operations,
-        profile: Profile,
-        for_all_clients: AggregateServer | None = None,
-        *,
-        scope: Scope | None = None,
-        source: Source = itself,
+        self, core: Operations, profile: Profile, for_all_clients: AggregateServer | None = None
     ) -> None:
-        """`for_all_clients`: the view of which this is the one for legacy clients. `scope`: that of the view
-        of which this is the one for a person."""
+        """`for_all_clients`: the view of which this is the one for legacy clients."""
         self._core = core
-        self.source = source
+        self.source: Source = itself if for_all_clients is None else for_all_clients.source
         self._of_people: WeakValueDictionary[str, AggregateServer] = WeakValueDictionary()
         self.profile = profile
         self._for_all_clients = for_all_clients
         self._for_legacy_clients: AggregateServer | None = None
-        self.scope: Scope = scope or Scope(profile=profile)
+        self.scope: Scope = Scope(profile=profile) if for_all_clients is None else for_all_clients.scope
         self.control_scope = Scope(is_control=True, profile=profile)
         """The scope of clients of the control API that use the profile."""
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
@@ -116,8 +109,8 @@ class AggregateServer:
         """See `View.for_person`."""
         view = self._of_people.get(person)
         if view is None:
-            view = AggregateServer(self._core, self.profile, scope=self.scope, source=source)
-            self._of_people[person] = view
+            view = self._of_people[person] = AggregateServer(self._core, self.profile)
+            view.scope, view.source = self.scope, source
         return view
 
     def _sources(self) -> list[ManagedServer]:
@@ -346,9 +339,7 @@ class AggregateServer:
         if self._for_all_clients is not None:
             return self
         if self._for_legacy_clients is None:
-            self._for_legacy_clients = AggregateServer(
-                self._core, self.profile, self, scope=self.scope, source=self.source
-            )
+            self._for_legacy_clients = AggregateServer(self._core, self.profile, self)
         return self._for_legacy_clients
 
     @property

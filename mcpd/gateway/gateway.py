@@ -185,7 +185,7 @@ class Gateway:
         session = ClientSession(self, METHODS, view, client, send, spawn)
         self.sessions[session] = None
         if person:
-            self.dedicated_servers.serve_person(session, view.servers())
+            self.dedicated_servers.sources(session, view.servers())
         return session
 
     def on_session_closed(self, session: ClientSession) -> None:

@@ -12,8 +12,7 @@ private things, or written to mislead.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -96,13 +95,6 @@ class DedicatedServers:
         _add_user(found, session)
         return found.server
 
-    def serve_person(self, session: ServerUser, servers: Iterable[ManagedServer]) -> None:
-        """Create a person's own ones of these servers, so that their lists are known. They start later."""
-        for server in servers:
-            if server.spec.share == "person":
-                with suppress(McpdError):  # a call says what is wrong
-                    self.server_for(session, server)
-
     def source(self, person: str, server: ManagedServer) -> ManagedServer | None:
         """Return the server whose lists a person sees instead of those of `server`; None if there is none."""
         if server.spec.share != "person":
@@ -113,14 +105,19 @@ class DedicatedServers:
     def sources(self, session: ServerUser, servers: Sequence[ManagedServer]) -> Sequence[ManagedServer]:
         """Return the servers whose lists a client sees instead of those of `servers`. A person's start now,
         unless their lists are known."""
-        person = session.client.person_id
-        if not person:
+        if not session.client.person_id:
             return servers
-        self.serve_person(session, servers)
-        found = [own for server in servers if (own := self.source(person, server)) is not None]
-        for server in found:
-            if server.spec.person and server.catalog is None:
-                server.request_start()
+        found = []
+        for server in servers:
+            own = server
+            if server.spec.share == "person":
+                try:
+                    own = self.server_for(session, server)
+                except McpdError:  # a call says what is wrong
+                    continue
+                if own is not server and own.catalog is None:
+                    own.request_start()
+            found.append(own)
         return found
 
     def of_people(self, name: str) -> list[ManagedServer]:
@@ -133,13 +130,11 @@ class DedicatedServers:
         of_people = [item for item in self._instances.items() if isinstance(item[0][1], tuple)]
         if len(of_people) < MAX_OF_PEOPLE:
             return
-        for key, instance in of_people:
-            if not instance.users:
-                self._end(key, instance, "too many people use servers of their own")
-                return
-        name = server.spec.name
-        text = f"{name}: too many people use mcpd at the same time ({MAX_OF_PEOPLE} servers of people)"
-        raise Overloaded(f"{text}; nothing was sent, try again later", server=name)
+        unused = next((item for item in of_people if not item[1].users), None)
+        if unused is None:
+            text = f"{server.spec.name}: too many people use mcpd now; nothing was sent, try again later"
+            raise Overloaded(text, server=server.spec.name)
+        self._end(*unused, "too many people use servers of their own")
 
     def describe(self, session: ServerUser) -> list[tuple[str, str, str]]:
         """Return those that this client uses: the name of the definition, its own name, and its directory."""

@@ -36,11 +36,11 @@ _MAX_KEYS = 100
 _MAX_GROUPS = 200
 
 
-class TokenRefused(Exception):
+class TokenRefused(ValueError):
     """The token gives no access. The message does not quote it."""
 
 
-class KeysUnknown(Exception):
+class KeysUnknown(ValueError):
     """The keys of the authorization server are not known yet."""
 
 
@@ -87,9 +87,13 @@ class AccessTokens:
             raise TokenRefused("the token has expired")
         return person
 
+    def identify(self, token: str) -> str:
+        """Return the person's `Person.id`. Raises ValueError."""
+        return self.verify(token.encode()).id
+
     def _verify(self, token: bytes) -> Person:
         if self._keys is None:
-            raise KeysUnknown
+            raise KeysUnknown("the keys of the issuer are not known yet")
         if len(token) > _MAX_TOKEN:
             raise TokenRefused(f"the token has more than {_MAX_TOKEN} bytes")
         settings = self._settings

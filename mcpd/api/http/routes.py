@@ -38,23 +38,21 @@ from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
 from mcpd.api.mcp.scope import EndpointScope
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.config.http import Address, HttpSettings, JwtSettings, TlsFiles
+from mcpd.config.http import Address, HttpSettings, TlsFiles
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
 from mcpd.model.login import LOGIN_PATH
 from mcpd.model.policy import ALL_SERVERS, SURFACES
-from mcpd.model.server_spec import NO_SETTINGS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 if TYPE_CHECKING:
-    from mcpd.api.http.access_tokens import AccessTokens, Person
+    from mcpd.api.http.access_tokens import Person
     from mcpd.api.http.cluster import Cluster
     from mcpd.api.http.network_guard import NetworkGuard
     from mcpd.api.http.tls import TlsServer
     from mcpd.auth.person_login import LoginPages
-    from mcpd.operations import Operations
 
 log = logging.getLogger("mcpd.http")
 
@@ -281,9 +279,13 @@ class HttpApi:
         self._certificates += [] if tls is None else [tls]
         if settings.jwt is not None:
             from mcpd.api.http.access_tokens import AccessTokens
+            from mcpd.auth.person_login import LoginPages
 
             tokens = AccessTokens(settings.jwt, gateway.core.environ)
-            gateway.core.login_pages = _login_pages(settings, settings.jwt, tokens, gateway.core)
+            core, identify = gateway.core, tokens.identify
+            core.login_pages = LoginPages(
+                settings.origin, settings.jwt, identify, core.environ, core.replica.owner
+            )
         guard = NetworkGuard(settings, token, tokens, _OPEN)
         self._network_guards.append(guard)
         routes = HttpRoutes(
@@ -457,31 +459,13 @@ class RouteHandler:
         self._people.clear()
 
 
-def _login_pages(
-    settings: HttpSettings, jwt: JwtSettings, tokens: AccessTokens, core: Operations
-) -> LoginPages:
-    from mcpd.api.http.access_tokens import KeysUnknown, TokenRefused
-    from mcpd.auth.person_login import LoginPages
-
-    def identify(token: str) -> str:
-        try:
-            return tokens.verify(token.encode()).id
-        except (TokenRefused, KeysUnknown) as error:
-            raise ValueError(str(error) or "the keys of the issuer are not known yet") from None
-
-    client = jwt.login or NO_SETTINGS
-    issuer, owner = str(jwt.issuer), core.replica.owner
-    return LoginPages(settings.origin, issuer, jwt.audience, client, identify, core.environ, owner)
-
-
 async def _show_login(pages: LoginPages, exchange: HttpExchange) -> None:
     from mcpd.auth.redirect_listener import PAGE_HEADERS, page_body
 
     head = exchange.head
-    found = await pages.reply(head.path, head.query, head.get(b"cookie") or "")
-    lines = [f"{name}: {value}\r\n" for name, value in found.headers.items()]
-    headers = "".join([PAGE_HEADERS, *lines]).encode("latin-1")
-    exchange.respond(found.page.status, page_body(found.page), b"text/html; charset=utf-8", headers)
+    page = await pages.show(head.path, head.query, head.get(b"cookie") or "")
+    headers = (PAGE_HEADERS + page.headers).encode("latin-1")
+    exchange.respond(page.status, page_body(page), b"text/html; charset=utf-8", headers)
 
 
 def _refuse(error: BadRequest, _: bytes, exchange: HttpExchange) -> None:

@@ -210,10 +210,10 @@ class LoginLinks:
 
     async def refuse_with_link(self, call: Call, error: McpdError) -> None:
         """Raise an error with the link for a person whose client cannot show one otherwise."""
-        if await self._find_login(call):
-            return
         name = call.server.configured_name
         link = await self._open(call, name, error)
+        if link is None:
+            return
         text = f"{name}: you are not logged in. Open {link.page} in a browser, log in"
         status = error.status if isinstance(error, NeedsAuth) else 401
         raise NeedsAuth(f"{text}, and send the call again", server=name, status=status)
@@ -225,10 +225,7 @@ class LoginLinks:
         and LoginLinkOpen if it takes longer than a legacy client may wait for the call.
         """
         server = call.server.configured_name
-        own = call.server.spec.name if call.server.spec.person else server
-        key = (call.caller.describe(call.context), own)
-        if await self._find_login(call):
-            return
+        key = (call.caller.describe(call.context), f"{server} {call.server.spec.person}")
         call.slots[_SHOWN] = (call.slots.get(_SHOWN) or 0) + 1
         while (other := self._shown.get(key)) is not None:
             await other.ended.wait()
@@ -241,7 +238,8 @@ class LoginLinks:
         shown = self._shown[key] = _ShownLink()
         try:
             link = await self._open(call, server, error)
-            await self._show(call, link, key, error)
+            if link is not None:
+                await self._show(call, link, key, error)
             shown.is_logged_in = True
         except McpdError as failure:
             shown.failure = failure
@@ -250,22 +248,16 @@ class LoginLinks:
             del self._shown[key]
             shown.ended.set()
 
-    async def _find_login(self, call: Call) -> bool:
-        """Return whether the call can be sent again, because somebody has logged in at another replica."""
+    async def _open(self, call: Call, server: str, error: McpdError) -> LoginAttempt | None:
+        challenge = error.challenge if isinstance(error, NeedsAuth) else ()
+        person, pages = call.server.spec.person, self._operations.login_pages
         try:
-            return await (await self._operations.logins.service()).find_login(call.server.spec.name)
-        except McpdError:
-            return False
-
-    async def _open(self, call: Call, server: str, error: McpdError) -> LoginAttempt:
-        challenge, operations = error.challenge if isinstance(error, NeedsAuth) else (), self._operations
-        try:
-            service = await operations.logins.service()
-            if call.server.spec.person:
-                return await service.link(call.server.spec.name, challenge, operations.login_pages)
+            service = await self._operations.logins.service()
+            if person:
+                return await service.link(call.server.spec.name, challenge, pages)
             return await service.link(server, challenge)
         except McpdError as failure:
-            raise (failure if call.server.spec.person else error) from None
+            raise (failure if person else error) from None
 
     async def _show(self, call: Call, link: LoginAttempt, key: _Key, error: McpdError) -> None:
         elicitation: dict[str, object] = {
