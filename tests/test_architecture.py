@@ -58,7 +58,7 @@ LINES = {
     "mcpd/client": 1_710,
     "mcpd/config": 5_093,
     "mcpd/files": 620,
-    "mcpd/gateway": 5_253,
+    "mcpd/gateway": 5_258,
     "mcpd/io": 896,
     "mcpd/model": 4_270,
     "mcpd/privacy": 550,

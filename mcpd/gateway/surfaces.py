@@ -46,6 +46,7 @@ _HOSTS: dict[str, _Host] = {
     "antigravity-client": _WINDSURF,
     "windsurf": _WINDSURF,
     "windsurf-client": _WINDSURF,
+    "inspector-cli": _NO_HOST,
     "inspector-client": _NO_HOST,
     "mcp": _NO_HOST,  # the default of the Python SDK, for scripts
     "mcp-inspector": _NO_HOST,

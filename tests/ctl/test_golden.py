@@ -452,6 +452,31 @@ OTHERS: dict[str, Answers] = {
         ),
         "mcpd/status": status(GIT, server("a-name-of-17-chars")),
     },
+    "search_and_cost": {
+        "mcpd/find_tools": {
+            "fits": False,
+            "tools": [
+                {
+                    "server": "git",
+                    "qualified_name": "log@git",
+                    "name": "log",
+                    "description": "Shows commits",
+                    "inputSchema": {"properties": {"path": {"type": "string"}}, "required": ["path"]},
+                }
+            ],
+        },
+        "mcpd/tool_costs": {
+            "tools": [
+                {"server": "git", "name": "log", "tokens": 40},
+                {"server": "time", "name": "now", "tokens": 90},
+                {"server": "git", "name": "status", "tokens": 60},
+            ],
+            "surfaces": [
+                {"surface": "full", "tools": 3, "tokens": 190},
+                {"surface": "search", "tools": 4, "tokens": 503},
+            ],
+        },
+    },
     "clients": {
         "mcpd/clients": {
             "clients": [
@@ -463,6 +488,7 @@ OTHERS: dict[str, Answers] = {
                     "via": "bridge",
                     "sees": "*",
                     "protocol_version": "2025-06-18",
+                    "listed": {"surface": "search", "tools": 4, "tokens": 503},
                     "servers": {
                         "git": {"calls": 12},
                         "time": {"calls": 3, "revisions": "2025-06-18 → 2026-07-28"},

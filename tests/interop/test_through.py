@@ -74,6 +74,24 @@ def test_every_client_lists_and_calls(daemon: harness.Daemon, driver: Driver, tm
     assert seen.failed == [False, True][: len(calls)]
 
 
+@pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
+def test_every_client_finds_and_calls_tools(daemon: harness.Daemon, driver: Driver, tmp_path: Path) -> None:
+    """On the search surface, where an argument is an object."""
+    if why := driver.missing():
+        pytest.skip(why)
+    place = by_url(daemon, LEGACY)
+    place["url"] = place["url"].replace(f"/servers/{LEGACY}/mcp", "/mcp?surface=search")
+    calls: list[Call] = [
+        ("find_tools", {"query": "echo a text"}),
+        ("call_tool", {"name": f"{LEGACY}__echo", "arguments": {"text": CAFE}}),
+    ]
+    seen = driver.use(place, calls, tmp_path, "alice")
+    assert {"find_tools", "describe_tool", "call_tool"} <= {*seen.tools}
+    assert not [tool for tool in seen.tools if "__" in tool]
+    assert f"{LEGACY}__echo(" in seen.texts[0]
+    assert seen.texts[1] == CAFE
+
+
 @pytest.mark.parametrize("server", [LEGACY, MODERN])
 def test_concurrent_conversations_are_not_mixed_up(
     daemon: harness.Daemon, server: str, tmp_path: Path

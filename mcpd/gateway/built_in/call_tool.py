@@ -33,8 +33,8 @@ def _call_tool(session: ClientSession, request: ClientRequest, arguments: Argume
     name = wire.string(arguments, "name")
     given = arguments.get("arguments", Raw(b"{}"))
     if bytes(given).startswith(b'"'):  # some models write the object as a text
-        given = Raw(wire.string(arguments, "arguments").encode())
-    if bytes(given) != b"null" and not isinstance(wire.value(given), dict):
+        given = Raw(wire.join_members(wire.members(wire.string(arguments, "arguments").encode())))
+    if not bytes(given).lstrip().startswith((b"{", b"null")):
         raise BadFrame("`arguments` must be an object: the arguments of the tool")
     members = {**read_unambiguous(request.params), "name": Raw(msgspec.json.encode(name)), "arguments": given}
     params = wire.join_members(members)

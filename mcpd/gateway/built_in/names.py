@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from mcpd.calls.client_context import ClientContext
 from mcpd.gateway.session import ClientSession
@@ -12,7 +13,9 @@ from mcpd.gateway.views import View
 from mcpd.model.errors import UnknownTool
 from mcpd.model.text import shorten, similar_names
 
-_MAX_SIMILAR, _COMPARED, _CUTOFF = 3, 10, 0.5
+_MAX_SIMILAR, _SIMILAR, _CUTOFF = 3, 10, 0.5
+_MAX_COMPARED, _MAX_PARTS = 20_000, 5
+"""Names, and parts of the unknown one, that are compared, which takes 10 ms."""
 
 
 def listed_tool(session: ClientSession, context: ClientContext, name: str) -> bytes:
@@ -32,10 +35,11 @@ def view_entry(view: View, name: str) -> bytes:
 def suggestion(session: ClientSession, context: ClientContext, name: str) -> str:
     """Return the nearest names that the client may see, for an error about an unknown one."""
     names, may_see = session.view.names("tools"), _permission(session, context)
-    parts = [part for part in words(name[:200]) if len(part) > 2]
-    nearer = [each for each in names if any(part in each.lower() for part in parts)]
-    found = [each for each, (_, own) in names.items() if own == name]
-    found += similar_names(name, dict.fromkeys((*nearer, *names)), _COMPARED, _CUTOFF)
+    compared = list(islice(names, _MAX_COMPARED))
+    parts = [part for part in words(name[:200]) if len(part) > 2][:_MAX_PARTS]
+    nearer = [each for each in compared if any(part in each.lower() for part in parts)]
+    found = [each for each in compared if names[each][1] == name]
+    found += similar_names(name, dict.fromkeys((*nearer, *compared)), _SIMILAR, _CUTOFF)
     similar = [each for each in found if may_see(*names[each])][:_MAX_SIMILAR]
     if not similar:
         return "find_tools finds tools by what they do"

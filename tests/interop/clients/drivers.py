@@ -131,7 +131,8 @@ class Inspector:
         listed = json.loads(run((*argv, "tools/list"), home))
         report.tools = [tool["name"] for tool in listed["tools"]]
         for tool, arguments in calls:
-            pairs = [f"{key}={value}" for key, value in arguments.items()]
+            texts = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in arguments.items()}
+            pairs = [f"{key}={value}" for key, value in texts.items()]
             flags = ("--tool-name", tool, *(("--tool-arg", *pairs) if pairs else ()))
             answered(report, run((*argv, "tools/call", *flags), home, allow=TOOL_FAILED))
         return report
