@@ -63,13 +63,13 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], as_variable: bool, w
         hint = f"delete it with: mcpctl secret remove {name}" if is_stored else how
         raise UsageError("empty value; nothing was stored", hint=hint)
     path = _change({name: value})
-    used = _servers_by_secret(cli).get(name, [])
+    used = _servers_by_secret(cli).get(name.partition("@")[0], [])
     if not cli.out.json:
         cli.out.line(f"{name}: stored in {path}")
     if as_variable:
         _pass_to_all(cli, name)
     waiting, errors = _retry_broken(cli, used, wait)
-    running = [server for server in used if server not in waiting]
+    running = [server for server in used if server not in waiting and "@" not in name]
     if cli.out.json:
         failed = failed_member(errors)
         cli.out.json_value({"name": name, "path": path, "used_by": used, "reconnected": waiting, **failed})
@@ -94,7 +94,8 @@ def _retry_broken(cli: CliContext, used: Sequence[str], wait: float) -> tuple[li
         servers = cli.call("mcpd/status", timeout=5.0).value["servers"] if used else []
     except CtlError:  # no daemon
         return [], []
-    waiting = [each["name"] for each in servers if each["name"] in used and each["status"] in BROKEN]
+    broken = [each["name"] for each in servers if each["status"] in BROKEN]
+    waiting = [name for name in broken if name.partition("~")[0] in used]
     if not waiting:
         return [], []
     asked: list[Json] = [{"server": server, "wait": wait} for server in waiting]
@@ -134,7 +135,8 @@ def list_(cli: CliContext) -> int:
     """
     names = set(_stored_secrets())
     users = _servers_by_secret(cli)
-    found = [(name, name in names, users.get(name, [])) for name in sorted(names | users.keys())]
+    every = sorted(names | users.keys())
+    found = [(name, name in names, users.get(name.partition("@")[0], [])) for name in every]
     if cli.out.json:
         secrets = [{"name": name, "stored": stored, "used_by": used} for name, stored, used in found]
         cli.out.json_value({"path": str(secrets_path(os.environ)), "secrets": secrets})

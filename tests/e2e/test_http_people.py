@@ -99,4 +99,6 @@ def test_person_without_a_secret_learns_what_is_missing(daemon: Daemon, issuer: 
     with client(daemon, issuer.token("eve")) as http:
         assert messages(ask(http, "/mcp", "tools/list"))[-1]["result"]["tools"] == []
         answer: Json = ask(http, "/mcp", "tools/call", name="own__secret").json()
-    assert "mcpctl secret set KEY@eve" in answer["error"]["message"]
+        assert "mcpctl secret set KEY@eve" in answer["error"]["message"]
+        assert daemon.mcpctl("secret", "set", "KEY@eve", stdin="of-eve").returncode == 0
+        assert text(ask(http, "/mcp", "tools/call", name="own__secret")) == "of-eve"
