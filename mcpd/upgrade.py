@@ -34,6 +34,7 @@ from mcpd.gateway.handover import can_go_on, go_on_asking
 from mcpd.io import reader
 from mcpd.model.api import UpgradeResult
 from mcpd.model.errors import LinkLost, NotUpgraded
+from mcpd.model.server_spec import StdioSpec
 from mcpd.process import replacement
 from mcpd.process.guardian import Guardian, GuardianState
 from mcpd.process.port_store import PortStore
@@ -108,6 +109,8 @@ class DaemonState(msgspec.Struct, kw_only=True):
         self.guardian.stdin = number(self.guardian.stdin)
         self.listeners = {name: number(fd) for name, fd in self.listeners.items()}
         for server in self.servers:
+            if server.pipes is None:
+                continue
             child = server.pipes.child
             child.stdin, child.stdout = number(child.stdin), number(child.stdout)
             child.stderr = number(child.stderr)
@@ -363,7 +366,7 @@ class TakeOver:
                 server.disconnect()
         with trio.move_on_after(_SERVERS_TIMEOUT):
             for server in supervisor.servers():
-                if server.is_handed_over:
+                if server.is_handed_over and isinstance(server.spec, StdioSpec):
                     await server.wait_settled()
 
     async def serve_clients(

@@ -56,7 +56,7 @@ from mcpd.supervision.supervisor_context import RunningServer, SupervisorContext
 from mcpd.transports.base import Channel, NullInbound
 from mcpd.transports.child_process import Child, Launch, prepare_launch
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.stdio import PipeChannel
+from mcpd.transports.stdio import OpenPipes, PipeChannel
 from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire.message import ABSENT, Message
 
@@ -90,6 +90,10 @@ def resume_upstream(server: ManagedServer, link: Channel, hooks: Hooks, running:
     """Return what is connected since the version before this one. Its open streams are replaced."""
     upstream = resume(link, hooks, running.negotiated)
     server.interests.assume_confirmed(running.subscribed)
+    link.last_id = running.last_id
+    if running.pipes is None:
+        link.session = running.session
+        return upstream
     for key in running.streams:
         params = msgspec.json.encode({"requestId": msgspec.Raw(key), "reason": "replaced by another"})
         link.notify("notifications/cancelled", params)
@@ -98,6 +102,8 @@ def resume_upstream(server: ManagedServer, link: Channel, hooks: Hooks, running:
 
 def end_running(running: RunningServer) -> None:
     """End a server that nobody adopts."""
+    if running.pipes is None:
+        return
     child = running.pipes.child
     discard(child.pid, (child.stdin, child.stdout, child.stderr))
 
@@ -536,16 +542,7 @@ class ManagedServer:
             await trio.sleep(max(0.0, self._last_spawn + restart.floor(spec.restart) - trio.current_time()))
             self._last_spawn = trio.current_time()
             self.log.start_run()
-            opening = open_transport(
-                spec,
-                self.launch,
-                self._strategy.kind,
-                context,
-                self.log.feed,
-                self.trace.log_http_request,
-                partial(context.secrets.renew, self.spec, self.used_secrets) if self.used_secrets else None,
-            )
-            await self._hold(opening, slot)
+            await self._hold(self._open(spec), slot)
 
     @property
     def is_disconnected(self) -> bool:
@@ -567,24 +564,34 @@ class ManagedServer:
 
     async def _go_on(self, running: RunningServer) -> None:
         """Hold the connection that the version before this one has opened."""
-        assert isinstance(self.spec, StdioSpec)
         self._is_going_on = True
-        self.launch = running.pipes.child.launch
         self._last_spawn = trio.current_time()
-        opening = open_transport(
-            self.spec,
-            self.launch,
-            "stdio",
-            self._context,
-            self.log.feed,
-            self.trace.log_http_request,
-            adopted=running.pipes,
-        )
+        spec = self.spec
         try:
+            if running.pipes is not None:
+                self.launch = running.pipes.child.launch
+            else:
+                spec = await self._context.secrets.resolve(spec, self.used_secrets)
+            opening = self._open(spec, running.pipes)
             async with StartSlot(trio.CapacityLimiter(1)) as slot:
                 await self._hold(opening, slot, running)
         finally:
             self._is_going_on = False
+
+    def _open(
+        self, spec: ServerSpec, adopted: OpenPipes | None = None
+    ) -> AbstractAsyncContextManager[OpenTransport]:
+        renew = self._context.secrets.renew
+        return open_transport(
+            spec,
+            self.launch,
+            self._strategy.kind,
+            self._context,
+            self.log.feed,
+            self.trace.log_http_request,
+            partial(renew, self.spec, self.used_secrets) if self.used_secrets else None,
+            adopted,
+        )
 
     async def _hold(
         self,
@@ -734,15 +741,17 @@ class ManagedServer:
         """Return what the next version of the daemon needs to go on with the connection; None if it must open
         another one."""
         upstream, link, child, launch = self.upstream, self.link, self.child, self.launch
-        if upstream is None or child is None or launch is None or not isinstance(link, PipeChannel):
-            return None
-        pipes = link.open_pipes(child, launch)
-        if pipes is None:
+        pipes = None
+        if isinstance(link, PipeChannel) and child is not None and launch is not None:
+            pipes = link.open_pipes(child, launch)
+        if upstream is None or link is None or (pipes is None and link.session is None):
             return None
         return RunningServer(
             label=self.label,
             definition=definition_key(self.spec),
             pipes=pipes,
+            session=link.session or "",
+            last_id=link.last_id,
             negotiated=negotiated(upstream),
             lists=dump_catalog(self._catalog_sync.catalog or Catalog()),
             subscribed=self.interests.confirmed(),

@@ -29,12 +29,16 @@ WaitingReport = tuple[tuple[OpenQuestion, ...], tuple[WaitingCall, ...], int]
 
 
 class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A connected local server, for the next version of the daemon."""
+    """A connected server, for the next version of the daemon."""
 
     label: str
     definition: str
     """See `definition_key`."""
-    pipes: OpenPipes
+    pipes: OpenPipes | None
+    """None for a remote server."""
+    session: str
+    """That of a remote server; empty if there is none."""
+    last_id: int
     negotiated: Negotiated
     lists: bytes
     """See `dump_catalog`."""

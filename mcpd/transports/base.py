@@ -111,6 +111,8 @@ class Channel(Protocol):
     lost_calls: LostCalls
     end_error: McpdError | None
     """Why the channel ended: what `run` has raised or is about to raise."""
+    last_id: int
+    """The id of the last request."""
     session: str | None
     """The session id, a secret; empty without a session, None on transports without sessions."""
     last_http_status: str

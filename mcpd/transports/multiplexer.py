@@ -111,7 +111,8 @@ class RequestMultiplexer(FrameTransport):
         self.requests = PendingRequests()
         self._pending = self.requests.pending
         self._queue = self.requests.queue
-        self._last_id = 0
+        self.last_id = 0
+        """The id of the last request."""
         self.receiver = Receiver(self)
 
     def __repr__(self) -> str:
@@ -142,7 +143,7 @@ class RequestMultiplexer(FrameTransport):
         full = len(self._pending) >= self._max_in_flight and not exchange.long_lived
         if full or self.end_error is not None:
             self._raise_unless_accepting()
-        self._last_id = number = self._last_id + 1
+        self.last_id = number = self.last_id + 1
         exchange.key = key = b"%d" % number
         exchange.method = method
         exchange.sent_at = now = _batch.now if _batch.depth else trio.current_time()
@@ -498,7 +499,7 @@ class Receiver:
             answered = channel.requests.pop(alone)  # the server could not read the id
             if answered is not None:
                 channel._deliver_response(answered, message, line)
-        elif key.isdigit() and int(key[:20]) <= channel._last_id:
+        elif key.isdigit() and int(key[:20]) <= channel.last_id:
             channel.deviations.late_replies += 1
         elif self._indented.has_begun:
             self._indented.add(line)  # such as `{}` in an array

@@ -45,7 +45,6 @@ class OpenPipes(msgspec.Struct, frozen=True, kw_only=True):
     received: bytes
     """The line that the server has not finished."""
     unsent: bytes
-    last_id: int
 
 
 class PipeChannel(RequestMultiplexer):
@@ -72,12 +71,10 @@ class PipeChannel(RequestMultiplexer):
             child=child.running(launch),
             received=self._splitter.rest(),
             unsent=self._outbox.rest(),
-            last_id=self._last_id,
         )
 
     def adopt(self, pipes: OpenPipes) -> None:
         """Go on where the version before this one has stopped."""
-        self._last_id = pipes.last_id
         if pipes.received:
             self._splitter.feed(pipes.received)
         if pipes.unsent:

@@ -157,7 +157,7 @@ async def test_records_are_selected_and_survive_a_restart(tmp_path: Path) -> Non
     async with logged(path) as (w, log):
         script = Script(w)
         for name in "a", "b", "a":
-            w._say({"id": script.call(name) and w.wire._last_id, "result": {"content": []}})
+            w._say({"id": script.call(name) and w.wire.last_id, "result": {"content": []}})
         await log.read(CallsParams())
     with path.open("ab") as file:
         file.write(

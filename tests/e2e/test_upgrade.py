@@ -11,8 +11,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -245,6 +246,60 @@ def test_a_client_answers_a_question_of_the_version_before(start: Start) -> None
     client.send_raw(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": answer}).encode())
     assert "zed" in client.answer(call)["content"][0]["text"]
     assert client.notifications == []
+
+
+class Remote(BaseHTTPRequestHandler):
+    """A server that counts its sessions, and the ids of requests."""
+
+    sessions: ClassVar[list[str]] = []
+    ids: ClassVar[list[int]] = []
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if message["method"] == "initialize":
+            self.sessions.append(f"session-{len(self.sessions)}")
+            about = {"name": "remote", "version": "1"}
+            result: Json = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}},
+                "serverInfo": about,
+            }
+        elif message["method"] == "tools/list":
+            result = {"tools": [{"name": "which", "inputSchema": {"type": "object"}}]}
+        else:
+            result = {"content": [{"type": "text", "text": self.headers.get("mcp-session-id", "none")}]}
+        is_request = "id" in message and message["method"] != "server/discover"
+        body = json.dumps({"jsonrpc": "2.0", "id": message.get("id"), "result": result}).encode()
+        if is_request:
+            self.ids.append(message["id"])
+        self.send_response(200 if is_request else 202 if "id" not in message else 400)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Mcp-Session-Id", self.sessions[-1] if self.sessions else "")
+        self.send_header("Content-Length", str(len(body) if is_request else 0))
+        self.end_headers()
+        self.wfile.write(body if is_request else b"")
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+    do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_the_session_of_a_remote_server_goes_on(start: Start) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Remote) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        daemon = start({"far": {"url": f"http://127.0.0.1:{server.server_port}/mcp", "type": "http"}})
+        daemon.wait_connected("far")
+        with daemon.client() as client:
+            for _ in range(2):
+                assert client.call("far", "which", raw=True)["content"][0]["text"] == "session-0"
+                upgrade(daemon)
+            assert client.call("far", "which", raw=True)["content"][0]["text"] == "session-0"
+        server.shutdown()
+    assert Remote.sessions == ["session-0"]
+    assert len(Remote.ids) == len(set(Remote.ids)), "ids are used once in a session"
 
 
 BROKEN = {
