@@ -104,27 +104,20 @@ class WebSocketLines:
             raise
 
     def _shake_hands(self, origin: Origin) -> None:
-        status, said = 0, b""
-        while self._receive():
+        status, said, is_over = 0, b"", False
+        while not is_over and self._receive():
             for event in self._protocol.events():
                 if isinstance(event, AcceptConnection):
                     return
                 if isinstance(event, RejectConnection):
-                    status = event.status_code
+                    status, is_over = event.status_code, not event.has_body
                 elif isinstance(event, RejectData):
                     said += bytes(event.data)
-                if status and ((isinstance(event, RejectData) and event.body_finished) or len(said) > 10_000):
-                    break
-            else:
-                continue
-            break
+                    is_over = event.body_finished or len(said) > 10_000
         text = shorten(said.decode(errors="replace").strip(), 200)
         reason = f"HTTP {status}, {text}" if status else "it closed the connection"
-        hints = {
-            401: "--token-file FILE, with mcpd's own token or a valid one of yours",
-            404: "update mcpd there",
-        }
-        hint = hints.get(status, "")
+        valid = "--token-file FILE, with mcpd's own token or a valid access token"
+        hint = {401: valid, 404: "update mcpd there"}.get(status, "")
         raise DaemonUnreachable(f"{origin} refused the connection ({reason})", hint=hint)
 
     def settimeout(self, seconds: float | None) -> None:
@@ -151,7 +144,6 @@ class WebSocketLines:
                     self._socket.sendall(self._protocol.send(event.response()))
                 elif isinstance(event, CloseConnection):
                     self.reason = shorten(event.reason or "", 200)
-                    return b""
         return "".join(lines).encode()
 
     def _receive(self) -> bool:
