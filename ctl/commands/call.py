@@ -109,27 +109,16 @@ def call(
     if raw and output is not None:
         raise UsageError("--raw and --output exclude each other", hint="write --raw > FILE")
     try:
-        return _call(cli, words, args, timeout, raw, output)
+        server, tool, rest = _resolve_target(cli, words)
+        began = time.monotonic()
+        schema = _schema(cli, server, tool, timeout) if needs_schema(rest) else {}
+        if timeout is not None:
+            timeout = max(timeout - round(time.monotonic() - began, 1), 0.1)
+        return call_tool(cli, server, tool, rest, schema, args, timeout, raw, output)
     except CtlError as error:
         if not isinstance(error, DaemonError):  # the daemon says it itself
             error.details.setdefault("may_have_run", False)
         raise
-
-
-def _call(
-    cli: CliContext,
-    words: tuple[str, ...],
-    args: str | None,
-    timeout: float | None,
-    raw: bool,
-    output: Path | None,
-) -> int:
-    server, tool, rest = _resolve_target(cli, words)
-    began = time.monotonic()
-    schema = _schema(cli, server, tool, timeout) if needs_schema(rest) else {}
-    if timeout is not None:
-        timeout = max(timeout - round(time.monotonic() - began, 1), 0.1)
-    return call_tool(cli, server, tool, rest, schema, args, timeout, raw, output)
 
 
 def call_tool(
@@ -251,14 +240,14 @@ def _write_output(cli: CliContext, result: Json, path: Path) -> int:
     if result.get("isError") is True:
         cli.out.message_block(text or "the tool failed without an error message")
         return ToolError.exit
-    if not text and len(blocks) == 1 and isinstance(encoded := blocks[0].get("data"), str):
-        data = base64.b64decode(encoded)
-    else:
-        data = (text or json.dumps(result.get("structuredContent"))).encode()
+    data = (text or json.dumps(result.get("structuredContent", content))).encode()
     try:
+        if not text and len(blocks) == 1 and isinstance(encoded := blocks[0].get("data"), str):
+            data = base64.b64decode(encoded)
         path.write_bytes(data)
-    except OSError as error:
-        message = f"cannot write {path}: {error.strerror}; the tool has run"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"the tool's data is invalid ({error})"
+        message = f"cannot write {path}: {reason}; the tool has run"
         raise WriteFailed(message, hint="call it again only if that does no harm") from None
     cli.out.answer({"file": str(path), "bytes": len(data)}, f"wrote {len(data)} bytes to {path}")
     return 0

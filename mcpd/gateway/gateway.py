@@ -35,8 +35,9 @@ from mcpd.calls.stages.tool_overrides import ToolOverrideStageFactory
 from mcpd.calls.stages.use_limits import UseLimitStageFactory
 from mcpd.calls.stages.validation import ValidationStageFactory
 from mcpd.files.paths import cache_dir
-from mcpd.gateway import kept_results, legacy, lists, modern
+from mcpd.gateway import legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.built_in.read_result import answer_read
 from mcpd.gateway.built_in.table import answer_unknown_tool
 from mcpd.gateway.instances import DedicatedServers
 from mcpd.gateway.pass_through import PassThrough
@@ -76,7 +77,7 @@ METHODS = SessionMethods(
     modern.METHODS,
     legacy.NOTIFICATIONS,
     lists.answer_list,
-    kept_results.answer_read,
+    answer_read,
     modern.apply_request_meta,
     modern.ClientListenStream,
     answer_unknown_tool,

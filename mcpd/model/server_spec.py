@@ -298,11 +298,6 @@ class RemoteSpec(ServerSpec):
         return own if login == NO_SETTINGS.identity else (*own, login)  # so that earlier fingerprints stay
 
     @property
-    def selects_tools(self) -> bool:
-        """Whether clients may not call all tools of the server by its own names."""
-        return bool(self.exclude_tools or self.tool_overrides) or self.include_tools is not None
-
-    @property
     def may_regain_access(self) -> bool:
         """Also if mcpd obtains its tokens without a person, and the authorization server was restarted."""
         return self.unresolved is not None or self.oauth.grant != "code"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ import attrs
 if TYPE_CHECKING:
     import pydantic_monty as monty
 
-MAX_CODE = 256 * 1024
+MAX_CODE = 32 * 1024
+"""Characters: Python's parser stops all threads for some 50 ms with them."""
 MAX_SECONDS, MAX_MEMORY, MAX_OUTPUT, MAX_CALLS = 10.0, 128 << 20, 64 * 1024, 200
 """Of one run: seconds in which the code itself runs, bytes of its memory and its output, and its calls."""
 _WATCHDOG = 15.0
@@ -61,12 +62,6 @@ class CodeSandbox:
         self._is_async = False
         self._calls = 0
 
-    def __enter__(self) -> CodeSandbox:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the process."""
         if self._session is not None:
@@ -89,14 +84,15 @@ class CodeSandbox:
             raise CodeFailed(f"the code is not valid Python: {error}") from None
         self._is_async = any(isinstance(each, ast.Await) for each in nodes)
         used = {each.id for each in nodes if isinstance(each, ast.Name)}
-        stubs = _stubs(((name, functions[name]) for name in sorted(used & functions.keys())), self._is_async)
+        stubs = ["from typing import Any"]
+        stubs += [_stub(name, functions[name], self._is_async) for name in sorted(used & functions.keys())]
         limits: monty.ResourceLimits = {
             "max_memory": MAX_MEMORY,
             "max_feed_duration_secs": MAX_SECONDS,
             "max_suspensions": _MAX_SUSPENSIONS,
         }
         self._session = self._pool.checkout(
-            limits=limits, type_check=True, type_check_stubs=stubs, type_check_format="concise"
+            limits=limits, type_check=True, type_check_stubs="\n".join(stubs), type_check_format="concise"
         )
         try:
             self._session.__enter__()
@@ -193,28 +189,23 @@ def value_in_code(text: str, structured: object) -> object:
     return text
 
 
-def _stubs(functions: Iterable[tuple[str, Mapping[str, object]]], is_async: bool) -> str:
-    """Return declarations for the type checker. Arguments that are no identifiers are not declared."""
-    lines = ["from typing import Any"]
-    for name, schema in functions:
-        shapes, required = schema.get("properties"), schema.get("required")
-        wanted = set(map(str, required)) if isinstance(required, list) else set()
-        names = [*shapes] if isinstance(shapes, dict) else []
-        if not all(each.isidentifier() and not keyword.iskeyword(each) for each in names):
-            names = []
-        declared = [
-            f"{each}: {_type(shapes[each])}" + ("" if each in wanted else " = ...")
-            for each in names
-            if isinstance(shapes, dict)
-        ]
-        given = ", ".join(["*", *declared, "**more: Any"] if declared else ["**more: Any"])
-        lines.append(f"{'async ' if is_async else ''}def {name}({given}) -> Any: ...")
-    return "\n".join(lines)
+def _stub(name: str, schema: Mapping[str, object], is_async: bool) -> str:
+    """Return a declaration for the type checker. If a name is no identifier, no arguments are declared."""
+    shapes, required = schema.get("properties"), schema.get("required")
+    shapes = shapes if isinstance(shapes, dict) else {}
+    required = required if isinstance(required, list) else []
+    given = [
+        f"{each}: {_type(shape)}" + ("" if each in required else " = ...") for each, shape in shapes.items()
+    ]
+    if not all(each.isidentifier() and not keyword.iskeyword(each) for each in shapes):
+        given = []
+    arguments = ", ".join([*("*" for _ in given[:1]), *given, "**more: Any"])
+    return f"{'async ' if is_async else ''}def {name}({arguments}) -> Any: ..."
 
 
 def _type(shape: object) -> str:
     kind = shape.get("type") if isinstance(shape, dict) else None
-    return _TYPES.get(kind, "Any") if isinstance(kind, str) else "Any"
+    return _TYPES.get(str(kind), "Any")
 
 
 def _describe(error: Exception) -> str:

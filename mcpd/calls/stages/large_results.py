@@ -105,13 +105,11 @@ class LargeResultStage(Stage):
         return partial(self._shorten, call, result, limit, restricts)
 
     def _limit(self, call: Call, item: Item | None) -> int | None:
-        for chosen in (self.profile_limit, call.server.spec.result_limit):
-            if chosen is not None:
-                return chosen
+        set_limit = call.server.spec.result_limit if self.profile_limit is None else self.profile_limit
+        if set_limit is not None:
+            return set_limit
         names = call.caller.facts(call.context).names
-        if _HOSTS.isdisjoint(map(str.casefold, names)):
-            return None
-        return _hint(item) or DEFAULT_LIMIT
+        return None if _HOSTS.isdisjoint(map(str.casefold, names)) else _hint(item) or DEFAULT_LIMIT
 
     async def _shorten(self, call: Call, result: Raw | bytes, limit: int, restricts: bool) -> Raw | bytes:
         """Return the part for the client. If the result cannot be kept, it is passed on as it is."""
@@ -225,7 +223,7 @@ def _shorten_strings(raw: Raw, shorten: Callable[[str], str]) -> Raw:
 
 def _excerpt(text: str, kept: KeptResult, *, is_local: bool) -> str:
     """Return the beginning, what was left out and where it is, and the end."""
-    head, tail = _start(text, _HEAD), _start(text[::-1], _TAIL)[::-1]
+    head, tail = _start(text, _HEAD), _start(text[-_TAIL:][::-1], _TAIL)[::-1]
     left_out = len(text) - len(head) - len(tail)
     lines = text.count("\n", len(head), len(text) - len(tail))
     file = f" in the file {kept.path}, and" if is_local else ""

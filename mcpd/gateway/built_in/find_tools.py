@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
@@ -34,7 +34,10 @@ def _describe(view: View) -> str:
     )
 
 
-async def _find(session: ClientSession, request: ClientRequest, query: str, limit: int) -> bytes:
+async def _find_tools(session: ClientSession, request: ClientRequest, arguments: Arguments) -> bytes:
+    query = wire.string(arguments, "query")
+    limit = wire.value(arguments.get("limit", Raw(b"null")))
+    limit = max(1, min(limit if isinstance(limit, int) else _LIMIT, _MAX_LIMIT))
     found = await session.gateway.tool_search.find(
         session.view, query, limit, lambda: session.facts(request.context)
     )
@@ -57,13 +60,6 @@ def _report(found: Sequence[FoundTool], *, fits: bool) -> str:
     return "\n".join(lines)
 
 
-def _start(session: ClientSession, request: ClientRequest, arguments: Arguments) -> Awaitable[bytes]:
-    query = wire.string(arguments, "query")
-    limit = wire.value(arguments.get("limit", Raw(b"null")))
-    limit = limit if isinstance(limit, int) else _LIMIT
-    return _find(session, request, query, max(1, min(limit, _MAX_LIMIT)))
-
-
 FIND_TOOLS = BuiltInTool(
     name="find_tools",
     describe=_describe,
@@ -72,7 +68,7 @@ FIND_TOOLS = BuiltInTool(
         "limit": {"type": "integer", "description": f"How many tools to return at most; {_LIMIT} by default"},
     },
     required=("query",),
-    handler=_start,
+    handler=_find_tools,
 )
 
 

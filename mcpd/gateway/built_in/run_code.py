@@ -7,6 +7,7 @@ gets no result that was shortened. Questions of servers are declined: the client
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 from collections.abc import Awaitable, Mapping
 
@@ -24,6 +25,7 @@ from mcpd.io.turns import take_turn
 from mcpd.model.errors import McpdError
 from mcpd.process.code_sandbox import (
     MAX_CALLS,
+    MAX_CODE,
     MAX_SECONDS,
     CodeFailed,
     CodeSandbox,
@@ -36,7 +38,7 @@ from mcpd.wire.message import BadFrame
 
 _MAX_RUNS = 4
 """Runs of all clients at once; others wait. Each has a process of up to 150 MB."""
-_MAX_RESULT = 8 << 20
+_MAX_RESULT = 4 << 20
 """Bytes of a result that code can use."""
 _running = trio.CapacityLimiter(_MAX_RUNS)
 
@@ -83,7 +85,8 @@ class _Run:
 
     async def _run_in(self, sandbox: CodeSandbox, code: str) -> str:
         names = {function_name(name): name for name in self._session.view.names("tools")}
-        functions = {name: self._schema(names[name]) for name in names if name in code}
+        written = set(re.findall(r"\w+", code[:MAX_CODE]))
+        functions = {name: self._schema(names[name]) for name in names.keys() & written}
         step = await trio.to_thread.run_sync(sandbox.start, code, functions)
         while not isinstance(step, str):
             results: dict[int, object] = {}
@@ -168,11 +171,9 @@ def _value(frame: bytes) -> object:
     text = "\n".join(str(each.get("text")) for each in blocks if each.get("type") == "text")
     if bytes(result.get("isError", b"")) == b"true":
         raise _ToolFailed(text or "the tool failed without an error message")
-    if structured is None and blocks and not text:
-        return blocks
     if structured is not None:
         return value_in_code(text, wire.value(structured, max_bytes=_MAX_RESULT))
-    return value_in_code(text, None)
+    return value_in_code(text, None) if text else blocks or text
 
 
 RUN_CODE = BuiltInTool(

@@ -17,7 +17,7 @@ from mcpd.gateway.built_in.run_code import RUN_CODE
 from mcpd.gateway.built_in.tool import BuiltInTool
 from mcpd.gateway.requests import text_result
 from mcpd.gateway.session import ClientSession
-from mcpd.model.errors import UnknownTool
+from mcpd.model.errors import InvalidArguments, UnknownTool
 from mcpd.process.code_sandbox import is_installed
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -28,6 +28,7 @@ TOOLS: Mapping[str, BuiltInTool] = {
     if each is not RUN_CODE or is_installed()
 }
 """By name, in the order of the list."""
+_MISTAKES = (BadFrame, InvalidArguments, UnknownTool)
 
 
 def answer_unknown_tool(session: ClientSession, request: ClientRequest, error: UnknownTool) -> None:
@@ -44,13 +45,19 @@ def answer_unknown_tool(session: ClientSession, request: ClientRequest, error: U
     try:
         arguments = wire.members(read_unambiguous(request.params).get("arguments", Raw(b"{}")))
         result = tool.handler(session, request, arguments)
-    except (BadFrame, UnknownTool) as mistake:
+    except _MISTAKES as mistake:
         result = text_result(request.context, f"{name}: {mistake}", is_error=True)
     if isinstance(result, bytes):
         session.respond(request, result)
     elif result is not None:
-        session.spawn_request(request, partial(_respond, session, request, result))
+        session.spawn_request(request, partial(_respond, session, request, name, result))
 
 
-async def _respond(session: ClientSession, request: ClientRequest, result: Awaitable[bytes]) -> None:
-    session.respond(request, await result)
+async def _respond(
+    session: ClientSession, request: ClientRequest, name: str, awaitable: Awaitable[bytes]
+) -> None:
+    try:
+        result = await awaitable
+    except _MISTAKES as mistake:
+        result = text_result(request.context, f"{name}: {mistake}", is_error=True)
+    session.respond(request, result)
