@@ -6,7 +6,7 @@ themselves are cheaper with the full list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from mcpd.calls.client_context import ClientContext
 from mcpd.gateway.built_in.table import TOOLS
@@ -45,6 +45,8 @@ _MAX_TOOLS = {
     **dict.fromkeys(("antigravity-client", "windsurf", "windsurf-client"), 100),
 }
 """Tools of all its servers beyond which a host cuts the list."""
+_ONLY_TOOLS = frozenset({"antigravity-client", "chatgpt", "cherry studio", "crush", "opencode"})
+"""Hosts that know neither resources nor prompts."""
 
 
 def estimated_tokens(entries: Sequence[bytes]) -> int:
@@ -56,32 +58,42 @@ def listed_tools(session: ClientSession, context: ClientContext, entries: Sequen
     """Return the entries of `tools/list`, given all tools that the client may see: what its surface lists."""
     surface: Surface = "full"
     if session.view.single is None:
-        surface = _surface_of(session, context, len(entries), estimated_tokens(entries))
-        entries = surface_entries(surface, session.view, entries)
+        names = _known_names(session, context)
+        surface = _surface_of(session, names, len(entries), estimated_tokens(entries))
+        also = {"only tools"} if _ONLY_TOOLS.intersection(names) else set[str]()
+        entries = surface_entries(surface, session.view, entries, also)
     session.listed = cost(surface, entries)
     return entries
 
 
-def _surface_of(session: ClientSession, context: ClientContext, tools: int, tokens: int) -> Surface:
+def _known_names(session: ClientSession, context: ClientContext) -> Sequence[str]:
+    """Return the names by which a host may be known: with and without a version."""
+    given = (context.client_name or session.peer, session.client.name)
+    names = [name.lower().partition(" (via")[0] for name in given]
+    return [each for name in names for each in (name, name.rpartition(" ")[0])]
+
+
+def _surface_of(session: ClientSession, names: Sequence[str], tools: int, tokens: int) -> Surface:
     """Return `full` or `search`. What the client was started with takes precedence over its profile, and that
     over its name."""
     profile = session.scope.profile
     wanted = session.client.surface or (profile.surface if profile is not None else None) or "auto"
     if wanted != "auto":
         return wanted
-    for client in (context.client_name or session.peer, session.client.name):
-        name = client.lower().partition(" (via")[0]
-        for known in (name, name.rpartition(" ")[0]):  # with or without a version
-            if known in _NEED_ALL:
-                return "full"
-            if tools > _MAX_TOOLS.get(known, tools):
-                return "search"
+    for name in names:
+        if name in _NEED_ALL:
+            return "full"
+        if tools > _MAX_TOOLS.get(name, tools):
+            return "search"
     return "full" if tokens <= _SMALL else "search"
 
 
-def surface_entries(surface: Surface, view: View, entries: Sequence[bytes]) -> Sequence[bytes]:
-    """Return what a surface lists, given all tools that a client of several servers may see."""
-    own = [tool.entry(view) for tool in TOOLS.values() if surface in tool.surfaces]
+def surface_entries(
+    surface: Surface, view: View, entries: Sequence[bytes], also: Set[str] = frozenset()
+) -> Sequence[bytes]:
+    """Return what a surface lists, given all tools that a client of several servers may see. `also`: further
+    `BuiltInTool.surfaces` that are listed."""
+    own = [tool.entry(view) for tool in TOOLS.values() if {surface, *also} & {*tool.surfaces}]
     if surface == "full":
         return (*entries, *own) if own else entries
     return (*own, *(entry for entry in entries if _is_always_loaded(entry)))

@@ -62,7 +62,9 @@ OwnedName = tuple[str, str]
 """(server name, tool name)."""
 
 
-RESERVED_NAMES = frozenset({"find_tools", "describe_tool", "call_tool", "read_result", "run_code"})
+RESERVED_NAMES = frozenset(
+    {"find_tools", "describe_tool", "call_tool", "read_result", "run_code", "read_resource", "get_prompt"}
+)
 """The names of mcpd's own tools, which no tool of a server gets."""
 
 

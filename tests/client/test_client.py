@@ -73,6 +73,7 @@ def test_tools_are_listed_with_descriptions_and_schemas(start: Start, run: Any) 
             assert {tool.server for tool in every} == {"fs", "other"}
             assert len({tool.name for tool in every}) == len(every)
             (echo,) = await mcp.list_tools(server="fs", match="ech?")
+            assert [tool.name for tool in await mcp.find_tools("echoing")][:1] == ["fs__echo"]
             assert (echo.name, echo.server, echo.schema) == ("fs__echo", "fs", {"type": "object"})
             assert echo.description.startswith("[fs]")
             assert echo.definition.get("description", "") == echo.description.removeprefix("[fs]").strip()

@@ -109,6 +109,24 @@ def test_mistakes_are_answered_with_what_helps(start: Start) -> None:
         McpClient(daemon, LEGACY[0]).call("srv__ecko")
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_host_that_only_knows_tools_reads_resources_and_prompts(start: Start, version: str) -> None:
+    """By tools, which other hosts are not listed; the server gets the requests of MCP."""
+    daemon = start({"srv": fake("--capabilities", "tools,resources,prompts")})
+    daemon.wait_connected("srv")
+    mine = {"read_resource", "get_prompt"}
+    others = McpClient(daemon, version, client={"name": "zed"}).request("tools/list")["tools"]
+    assert not mine & {tool["name"] for tool in others}
+    client = McpClient(daemon, version, client={"name": "opencode"})
+    assert mine < {tool["name"] for tool in client.request("tools/list")["tools"]}
+    assert client.call("read_resource").splitlines() == ["- fake://one", "- fake://{x}"]
+    read = client.request("tools/call", name="read_resource", arguments={"uri": "fake://one"})
+    assert read["content"] == [{"type": "resource", "resource": {"uri": "fake://one", "text": "one"}}]
+    assert client.call("get_prompt").startswith("- srv__hello")
+    assert client.call("get_prompt", {"name": "srv__hello"}) == "hello"
+    assert "no prompt 'srv__helo'" in failure(client, "get_prompt", {"name": "srv__helo"})
+
+
 def test_lists_are_the_same_after_each_start(start: Start) -> None:
     """A host's prompt cache begins with the list."""
     lists = []

@@ -11,6 +11,7 @@ from mcpd.calls.call import read_unambiguous, tool_name
 from mcpd.calls.client_context import ClientRequest
 from mcpd.gateway.built_in.call_tool import CALL_TOOL
 from mcpd.gateway.built_in.find_tools import DESCRIBE_TOOL, FIND_TOOLS
+from mcpd.gateway.built_in.for_tools_only import GET_PROMPT, READ_RESOURCE
 from mcpd.gateway.built_in.names import suggestion
 from mcpd.gateway.built_in.read_result import READ_RESULT
 from mcpd.gateway.built_in.run_code import RUN_CODE
@@ -24,7 +25,7 @@ from mcpd.wire.message import BadFrame
 
 TOOLS: Mapping[str, BuiltInTool] = {
     each.name: each
-    for each in (FIND_TOOLS, DESCRIBE_TOOL, CALL_TOOL, READ_RESULT, RUN_CODE)
+    for each in (FIND_TOOLS, DESCRIBE_TOOL, CALL_TOOL, READ_RESULT, RUN_CODE, READ_RESOURCE, GET_PROMPT)
     if each is not RUN_CODE or is_installed()
 }
 """By name, in the order of the list."""

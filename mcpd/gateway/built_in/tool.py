@@ -34,7 +34,7 @@ class BuiltInTool(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     is_read_only: bool = True
     surfaces: tuple[str, ...] = ("search",)
-    """The surfaces that list it: `search`, `full`."""
+    """What lists it: `search`, `full`, and `only tools` for hosts that know nothing else."""
 
     def entry(self, view: View) -> bytes:
         """Return its entry in `tools/list`."""
