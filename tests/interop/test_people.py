@@ -159,12 +159,12 @@ class World:
     url: str
     fast: str
 
-    def daemon(self, redis: Path | None = None, audience: str = "") -> Any:
+    def daemon(self, redis: Path | None = None, audience: str = "", login: Json | None = None) -> Any:
         listen = urlsplit(self.url).netloc.replace("localhost", "127.0.0.1")
         http: Json = {
             "listen": listen,
             "hosts": ["localhost"],
-            "jwt": {"issuer": self.issuer, "audience": audience or self.url},
+            "jwt": {"issuer": self.issuer, "audience": audience or self.url, "login": login},
         }
         if redis is not None:
             http["cluster"] = {"key": "k" * 32, "address": f"http://{listen}", "redis": f"unix://{redis}"}
@@ -285,7 +285,8 @@ def test_link_works_only_for_the_person_who_got_it(world: World) -> None:
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 def test_login_at_one_replica_is_used_by_all(world: World, tmp_path: Path) -> None:
-    """The link leads to the replica that has made it, whichever one the browser comes to."""
+    """The link leads to the replica that has made it, whichever one the browser comes to. Both are the client
+    that is registered for the pages."""
     redis = tmp_path / "redis.sock"
     command = [
         "redis-server",
@@ -303,7 +304,16 @@ def test_login_at_one_replica_is_used_by_all(world: World, tmp_path: Path) -> No
         wait_until(redis.exists, lambda: "Redis did not start")
         other = World(tmp_path / "other", world.issuer, f"http://localhost:{free_port()}/mcp", world.fast)
         other.home.mkdir()
-        with world.daemon(redis, world.url) as one, other.daemon(redis, world.url) as two:
+        registered = httpx.post(
+            f"{world.issuer}/reg",
+            json={"redirect_uris": [world.url.replace("/mcp", "/login/callback")]},
+            timeout=BOUND,
+        ).json()
+        login = {"clientId": registered["client_id"], "clientSecret": registered["client_secret"]}
+        with (
+            world.daemon(redis, world.url, login) as one,
+            other.daemon(redis, world.url, login) as two,
+        ):
             ready(one, world)
             ready(two, other)
             editor = world.editor("ada")
