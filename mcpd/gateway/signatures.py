@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
-from msgspec import Raw
-
+from mcpd.gateway.tool_index import SENTENCE_END, input_schema
 from mcpd.model.text import shorten
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 
 _MAX_OPTIONAL = 8
 _MAX_TYPE = 40
 _MAX_SENTENCE = 160
-_MAX_SCHEMA = 256 * 1024
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 
 
 def signature(entry: bytes) -> str:
     """Return `name(required, optional?: type)`. No required argument is left out."""
     members = wire.members(entry)
-    schema = _schema(members)
+    schema = input_schema(members)
     shapes, wanted = schema.get("properties"), schema.get("required")
     shapes = shapes if isinstance(shapes, dict) else {}
     required = [each for each in wanted if isinstance(each, str)] if isinstance(wanted, list) else []
@@ -38,15 +31,7 @@ def summary(entry: bytes, server: str) -> str:
     members = wire.members(entry)
     text = wire.string_or(members, "description").removeprefix(f"[{server}]").strip()
     text = text or wire.string_or(members, "title")
-    return shorten(_SENTENCE_END.split(text[:1000], maxsplit=1)[0], _MAX_SENTENCE)
-
-
-def _schema(members: Mapping[str, Raw]) -> Mapping[str, object]:
-    schema = members.get("inputSchema")
-    try:
-        return wire.mapping(schema) if schema is not None and len(schema) <= _MAX_SCHEMA else {}
-    except BadFrame:
-        return {}
+    return shorten(SENTENCE_END.split(text[:1000], maxsplit=1)[0], _MAX_SENTENCE)
 
 
 def _type(shape: object) -> str:

@@ -96,7 +96,7 @@ def surface_entries(
     own = [tool.entry(view) for tool in TOOLS.values() if {surface, *also} & {*tool.surfaces}]
     if surface == "full":
         return (*entries, *own) if own else entries
-    return (*own, *(entry for entry in entries if _is_always_loaded(entry)))
+    return (*own, *filter(_is_always_loaded, entries))
 
 
 def cost(surface: Surface, entries: Sequence[bytes]) -> ListedTools:

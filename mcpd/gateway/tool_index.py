@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from mcpd.model.steps import Steps
 from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
 
 MAX_TEXT, _MAX_ARGUMENTS, _MAX_SCHEMA = 2000, 50, 256 * 1024
 """Characters, arguments, and bytes of a schema that are read of a tool."""
@@ -36,7 +37,7 @@ _ALL_WORDS = 3.0
 _SURE = 0.35
 """The part of a query's words, weighted by their rarity, that a tool must have to fit."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+|\d+")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 _COMMON_WORDS = """
 a about all an and any are as at be by can current do does for from give have how i in into is it its me
 my need new of on one or our please should so some tell that the their them then there these this to tool
@@ -77,8 +78,6 @@ summarize aggregate group
 chart diagram graph plot draw visualize
 save store write
 """
-
-
 _ENDINGS = (
     ("ies", 5, "y"),
     ("sses", 6, "ss"),
@@ -221,16 +220,23 @@ def _texts(entry: bytes, server: str) -> tuple[str, str, str, str]:
         wire.string_or(members, each)[:MAX_TEXT] for each in ("name", "title", "description")
     )
     description = f"{title} {description.replace(f'[{server}]', '', 1)}".strip()
-    first, *rest = _SENTENCE_END.split(description, maxsplit=1)
+    first, *rest = SENTENCE_END.split(description, maxsplit=1)
     return f"{server} {name.removeprefix(server)}", first, " ".join(rest), _arguments(members)
 
 
 def _arguments(members: Mapping[str, Raw]) -> str:
     """Return the names and descriptions of a tool's arguments."""
-    schema = members.get("inputSchema", Raw(b"{}"))
-    properties = wire.mapping(schema).get("properties") if len(schema) <= _MAX_SCHEMA else None
-    texts = []
+    properties, texts = input_schema(members).get("properties"), []
     for name, shape in list(properties.items())[:_MAX_ARGUMENTS] if isinstance(properties, dict) else ():
         text = shape.get("description") if isinstance(shape, dict) else None
         texts.append(f"{name[:100]} {text[:200] if isinstance(text, str) else ''}")
     return " ".join(texts)
+
+
+def input_schema(members: Mapping[str, Raw]) -> Mapping[str, object]:
+    """Return the schema of a tool's arguments; empty if it is too long, or cannot be decoded."""
+    schema = members.get("inputSchema", Raw(b"{}"))
+    try:
+        return wire.mapping(schema) if len(schema) <= _MAX_SCHEMA else {}
+    except BadFrame:
+        return {}

@@ -54,6 +54,7 @@ def test_whatever_is_searched_takes_short_steps() -> None:
         entry("wide", "x", {"properties": {f"p{n}": {"description": long[:9000]} for n in range(2000)}}),
         entry("huge", "x", {"properties": {"p": {"description": long}}}),
         entry("odd", 7, {"properties": [1]}),
+        b'{"name": "endless", "inputSchema": {"maximum": 1e999}}',
         entry("odder", None, {"properties": {"p": 3, "q": {"description": 4}}}),
     ]
     for query in (long, "x" * 1_000_000, " ".join(map(str, range(100_000)))):

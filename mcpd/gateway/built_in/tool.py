@@ -38,15 +38,11 @@ class BuiltInTool(msgspec.Struct, frozen=True, kw_only=True):
 
     def entry(self, view: View) -> bytes:
         """Return its entry in `tools/list`."""
-        schema = {"type": "object", "properties": self.arguments, "required": self.required}
-        hints = {"readOnlyHint": self.is_read_only, "openWorldHint": not self.is_read_only}
-        meta = {"anthropic/alwaysLoad": True}
-        return msgspec.json.encode(
-            {
-                "name": self.name,
-                "description": self.describe(view),
-                "inputSchema": schema,
-                "annotations": hints,
-                "_meta": meta,
-            }
-        )
+        entry = {
+            "name": self.name,
+            "description": self.describe(view),
+            "inputSchema": {"type": "object", "properties": self.arguments, "required": self.required},
+            "annotations": {"readOnlyHint": self.is_read_only, "openWorldHint": not self.is_read_only},
+            "_meta": {"anthropic/alwaysLoad": True},
+        }
+        return msgspec.json.encode(entry)
