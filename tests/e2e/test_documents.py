@@ -33,6 +33,7 @@ WORDS = {
     "read": "test test://greeting",
     "prompt SERVER": "",
     "prompt": "greet@test name=Ann",
+    "emit-types": "--python",
     "add": "more --no-save --wait 0 -- no-such-program",
     "remove": "more --no-save --yes",
     "config apply": "config.json --plan",
@@ -73,13 +74,13 @@ WORDS = {
     "daemon stop": "",
 }
 """What makes each of them do something, in this order."""
-STARTS_ANOTHER = {"daemon restart"}
+STARTS_ANOTHER = {"daemon restart", "daemon upgrade"}
 NEEDS_SYSTEMD = {"daemon install"}
 NEEDS_LOGIN = {"login", "logout", "login --renew", "login --explain"}
 """For servers that require a login; see `test_login`."""
 GOES_ON = {"history --follow", "logs --messages", "logs --follow"}
-NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER", "daemon install"}
-"""Whose row refers to another page, or that need a user manager of systemd."""
+NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER", "daemon install", "run"}
+"""Whose row refers to another page, or that need a user manager of systemd or an extra."""
 
 
 def table() -> dict[str, tuple[dict[str, str], bool]]:
