@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,18 +48,18 @@ def run(cli: CliContext, script: str) -> int:
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"cannot read {script}: {error}") from None
     listed = cli.call("mcpd/tools").value["tools"]
-    tools = {function_name(f"{each['server']}__{each['name']}"): each for each in listed}
-    sandbox = CodeSandbox()
+    named = {f"{each['server']}__{each['name']}": each for each in listed}
+    tools = {function_name(name): each for name, each in named.items()} | named
+    schemas = {name: mapping(each.get("inputSchema")) for name, each in tools.items()}
     try:
-        schemas = {name: mapping(each.get("inputSchema")) for name, each in tools.items()}
-        step = sandbox.start(code, schemas)
-        while not isinstance(step, str):
-            step = sandbox.resume({call.id: _answer(cli, tools, call) for call in step})
+        with closing(CodeSandbox()) as sandbox:
+            step = sandbox.start(code, schemas)
+            while not isinstance(step, str):
+                step = sandbox.resume({call.id: _answer(cli, tools, call) for call in step})
     except CodeFailed as error:
         raise ScriptFailed(f"the script failed: {error}") from None
     finally:
         cli.out.end_progress()
-        sandbox.close()
     cli.out.answer({"output": step}, step.removesuffix("\n"))
     return 0
 

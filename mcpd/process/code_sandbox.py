@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -54,19 +55,29 @@ class CodeSandbox:
         import pydantic_monty  # takes 50 ms, and is not installed by default
 
         self._monty = pydantic_monty
-        self._pool = pydantic_monty.Monty(min_processes=1, max_processes=1, request_timeout=_WATCHDOG)
-        self._pool.__enter__()
+        self._process = ExitStack()
         self._printed = pydantic_monty.CollectString(MAX_OUTPUT)
         self._snapshot: monty.SyncSnapshot
-        self._session: monty.MontySession | None = None
         self._is_async = False
         self._calls = 0
 
     def close(self) -> None:
-        """End the process."""
-        if self._session is not None:
-            self._session.__exit__(None, None, None)
-        self._pool.__exit__(None, None, None)
+        """End the process. Raises CodeFailed."""
+        with self._failures():
+            self._process.close()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Raise CodeFailed instead of what the library raises. If it panics, that is no `Exception`."""
+        try:
+            yield
+        except self._monty.MontyError as error:
+            display = getattr(error, "display", None)
+            raise CodeFailed(str(display()) if callable(display) else str(error)) from None
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":
+                raise CodeFailed(f"the sandbox failed: {error}") from None
+            raise
 
     def start(self, code: str, functions: Mapping[str, Mapping[str, object]]) -> Step:
         """Check the code, and run it up to its first calls. `functions`: names and JSON Schemas of their
@@ -91,15 +102,14 @@ class CodeSandbox:
             "max_feed_duration_secs": MAX_SECONDS,
             "max_suspensions": _MAX_SUSPENSIONS,
         }
-        self._session = self._pool.checkout(
-            limits=limits, type_check=True, type_check_stubs="\n".join(stubs), type_check_format="concise"
-        )
-        try:
-            self._session.__enter__()
-            self._snapshot = self._session.feed_start(code, print_callback=self._printed)
+        with self._failures():
+            pool = self._monty.Monty(min_processes=1, max_processes=1, request_timeout=_WATCHDOG)
+            checkout = self._process.enter_context(pool).checkout(
+                limits=limits, type_check=True, type_check_stubs="\n".join(stubs), type_check_format="concise"
+            )
+            session = self._process.enter_context(checkout)
+            self._snapshot = session.feed_start(code, print_callback=self._printed)
             return self._next_step()
-        except self._monty.MontyError as error:
-            raise CodeFailed(_describe(error)) from None
 
     def resume(self, results: Mapping[int, object]) -> Step:
         """Answer the calls, by id. An exception is raised in the code. Raises CodeFailed."""
@@ -109,15 +119,13 @@ class CodeSandbox:
             else {"return_value": each}
             for key, each in results.items()
         }
-        try:
+        with self._failures():
             if isinstance(self._snapshot, self._monty.FutureSnapshot):
                 self._snapshot = self._snapshot.resume(answers)  # type: ignore[arg-type]
             else:
                 assert isinstance(self._snapshot, self._monty.FunctionSnapshot)
                 self._snapshot = self._snapshot.resume(next(iter(answers.values())))  # type: ignore[arg-type]
             return self._next_step()
-        except self._monty.MontyError as error:
-            raise CodeFailed(_describe(error)) from None
 
     def _next_step(self) -> Step:
         waiting: dict[int, FunctionCall] = {}
@@ -206,8 +214,3 @@ def _stub(name: str, schema: Mapping[str, object], is_async: bool) -> str:
 def _type(shape: object) -> str:
     kind = shape.get("type") if isinstance(shape, dict) else None
     return _TYPES.get(str(kind), "Any")
-
-
-def _describe(error: Exception) -> str:
-    display = getattr(error, "display", None)
-    return str(display()) if callable(display) else str(error)

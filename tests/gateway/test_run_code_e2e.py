@@ -77,6 +77,7 @@ def test_mistakes_are_told_and_failed_tools_raise(start: Any, filesystem: Json, 
         "1/0": "ZeroDivisionError",
         "[fake__echo(a=n) for n in range(201)]": "more than 200 calls; the earlier ones have run",
         "'x' * 100_000": "return less",
+        "#" * 32_769: "at most 32768 are accepted",
     }
     for code, expected in cases.items():
         text, is_error = run(client, code)

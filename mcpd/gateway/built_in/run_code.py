@@ -84,7 +84,8 @@ class _Run:
                     await trio.to_thread.run_sync(sandbox.close)
 
     async def _run_in(self, sandbox: CodeSandbox, code: str) -> str:
-        names = {function_name(name): name for name in self._session.view.names("tools")}
+        tools = self._session.view.names("tools")
+        names = {function_name(name): name for name in tools} | {name: name for name in tools}
         written = set(re.findall(r"\w+", code[:MAX_CODE]))
         functions = {name: self._schema(names[name]) for name in names.keys() & written}
         step = await trio.to_thread.run_sync(sandbox.start, code, functions)
