@@ -62,7 +62,7 @@ LINES = {
     "mcpd/io": 896,
     "mcpd/model": 4_267,
     "mcpd/privacy": 550,
-    "mcpd/process": 2_099,
+    "mcpd/process": 2_110,
     "mcpd/protocol": 2_368,
     "mcpd/state": 1_684,
     "mcpd/supervision": 4_639,

@@ -9,6 +9,7 @@ in a sealed memory file (`memfd_create`), and the descriptors, over a socket.
 
 from __future__ import annotations
 
+import array
 import fcntl
 import importlib
 import logging
@@ -262,6 +263,17 @@ async def start(command: Sequence[str]) -> Successor:
     return Successor(ours)
 
 
+def receive_descriptors(connection: sockets.socket) -> tuple[bytes, list[int]]:
+    """Return a message, and the descriptors with it, which other programs do not inherit."""
+    found = array.array("i")
+    # Not by recv_fds, which ignores the flags.
+    room = sockets.CMSG_LEN(_FDS_AT_ONCE * found.itemsize)
+    data, rights, _, _ = connection.recvmsg(16, room, sockets.MSG_CMSG_CLOEXEC)
+    for _, _, each in rights:
+        found.frombytes(each)
+    return data, list(found)
+
+
 class Predecessor:
     """The old version, as the new one sees it. Until `dismiss`, nothing may be changed that the old version
     needs to go on: this process exits at once if it fails before (`exit_if_replaceable`)."""
@@ -275,15 +287,14 @@ class Predecessor:
 
     def ask(self) -> tuple[bytes, list[int]]:
         """Return the state, and the descriptors in their order. Raises CannotReplace."""
-        flags = sockets.MSG_CMSG_CLOEXEC
         try:
             self._connection.send(_READY)
             while not select.select([self._connection], [], [], _WATCHDOG_INTERVAL)[0]:
                 notify(WATCHDOG=1)  # this is the main process of the service already
-            count, found, _, _ = sockets.recv_fds(self._connection, 16, 1, flags)
+            count, found = receive_descriptors(self._connection)
             descriptors: list[int] = []
             while len(descriptors) < int(count):
-                descriptors += sockets.recv_fds(self._connection, 1, _FDS_AT_ONCE, flags)[1]
+                descriptors += receive_descriptors(self._connection)[1]
             return read_state(found[0]), descriptors
         except (OSError, ValueError, IndexError) as error:
             raise CannotReplace(f"the old version does not hand over: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -77,6 +78,16 @@ async def test_a_version_that_works_gets_the_state(tmp_path: Path) -> None:
     )
     assert await try_out(program(tmp_path / "mcpd", body), "1", b"a state") == "2"
     assert seen.read_text() == "check a state"
+
+
+def test_other_programs_do_not_inherit_what_is_taken_over() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        socket.send_fds(ours, [b"2"], [0, 1])
+        data, found = replacement.receive_descriptors(theirs)
+    assert (data, [os.get_inheritable(each) for each in found]) == (b"2", [False, False])
+    for each in found:
+        os.close(each)
 
 
 @pytest.mark.parametrize("problem", ["format", "seals"])
