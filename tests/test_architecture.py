@@ -55,7 +55,7 @@ LINES = {
     "mcpd/api": 7_434,
     "mcpd/auth": 5_720,
     "mcpd/calls": 7_942,
-    "mcpd/client": 1_710,
+    "mcpd/client": 1_793,
     "mcpd/config": 5_093,
     "mcpd/files": 620,
     "mcpd/gateway": 5_305,

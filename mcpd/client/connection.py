@@ -18,8 +18,8 @@ import anyio
 
 from mcpd.client.background import start_background_task
 from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, InvalidCall, NotRunning
-from mcpd.client.handlers import Handlers
-from mcpd.client.legacy import open_session
+from mcpd.client.handlers import UPDATED, Handlers, log, notify
+from mcpd.client.legacy import SUBSCRIBE, UNSUBSCRIBE, open_session
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.files.paths import UnusablePath, socket_path
 
@@ -84,6 +84,7 @@ class Connection:
         """How often the daemon was not back in time: all requests that waited for it then fail."""
         self._failure = ""
         """Why it was not back the last time."""
+        self._subscribed: set[str] = set()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -182,6 +183,8 @@ class Connection:
                     with anyio.move_on_after(_RESTART_TIME):
                         try:
                             self._link = await self._wait_opened(link, self._open_link)
+                            if self._subscribed:
+                                start_background_task(partial(self._follow, self._link, is_new=True))
                             return self._link
                         except NotRunning as error:
                             self._failure = str(error)
@@ -216,6 +219,36 @@ class Connection:
             else:
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _MAX_POLL)
+
+    async def subscribe(self, uri: str) -> None:
+        """Subscribe to a resource, also on each later connection. Raises ClientError."""
+        if self._link.handlers.resource_updated is None:
+            raise TypeError("subscribe() needs connect(handlers=Handlers(resource_updated=…))")
+        await self.request(SUBSCRIBE, {"uri": uri})
+        if not self._subscribed:
+            start_background_task(partial(self._follow, self._link, is_new=False))
+        self._subscribed.add(uri)
+
+    async def unsubscribe(self, uri: str) -> None:
+        """Does nothing if there is no such subscription."""
+        self._subscribed.discard(uri)
+        await self.request(UNSUBSCRIBE, {"uri": uri})
+
+    async def _follow(self, link: Link, *, is_new: bool) -> None:
+        """Keep the subscriptions: make them on a new connection, and connect again when it was lost."""
+        for uri in sorted(self._subscribed) if is_new else ():
+            try:
+                await link.request(SUBSCRIBE, {"uri": uri})
+                await notify(link.handlers, UPDATED, {"uri": uri})  # it may have changed meanwhile
+            except ClientError as error:
+                log.warning("not subscribed again to %s: %s", uri, error)
+        await link.closed.wait()
+        with anyio.move_on_after(_RESTART_TIME):
+            while link is self._link and link.was_lost and self._open_link and not self._is_closed:
+                await anyio.sleep(_MAX_POLL)
+                with suppress(ClientError):  # a daemon that was stopped is started only for a request
+                    (await self._open_link()).abandon()
+                    await self._usable_link(None)
 
     async def close(self) -> None:
         """Close the connection, from any task. Pending requests are cancelled, and later ones raise

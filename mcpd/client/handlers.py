@@ -12,6 +12,9 @@ import attrs
 
 log = logging.getLogger("mcpd.client")
 Json = Mapping[str, Any]
+ONE_SERVER = "mcpd://"
+"""The beginning of a URI that names a resource of one server: `mcpd://SERVER/URI`."""
+UPDATED = "notifications/resources/updated"
 _Roots = Iterable[str | Path]
 
 
@@ -38,6 +41,9 @@ class Handlers:
     """The least severe level of these messages."""
     tools_changed: Callable[[], object] | None = None
     """Called when `list_tools` may return something else than before."""
+
+    resource_updated: Callable[[str, str], object] | None = None
+    """Called with the server and the URI of a resource that has changed. See `Mcp.subscribe`."""
 
     def capabilities(self) -> Json:
         """Return what the client declares."""
@@ -101,5 +107,8 @@ async def notify(handlers: Handlers, method: str, params: Json) -> None:
             await resolve(handlers.log(params))
         elif method == "notifications/tools/list_changed" and handlers.tools_changed is not None:
             await resolve(handlers.tools_changed())
+        elif method == UPDATED and handlers.resource_updated is not None:
+            server, _, uri = str(params["uri"]).removeprefix(ONE_SERVER).partition("/")
+            await resolve(handlers.resource_updated(server, uri))
     except Exception:
         log.exception("the handler of %s failed", method)

@@ -1,4 +1,4 @@
-"""How the client says what servers may ask it: in the MCP revisions in which it says so once."""
+"""How the client says what servers may ask and tell it: in the MCP revisions in which it says so once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from mcpd.client.handlers import Handlers
 from mcpd.client.link import Link
 
 _REVISION = "2025-11-25"
+SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 
 
 async def open_session(link: Link, handlers: Handlers, identity: Mapping[str, str]) -> None:

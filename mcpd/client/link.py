@@ -105,7 +105,7 @@ class Link:
 
     def __init__(self, stream: ByteStream, handlers: Handlers | None = None) -> None:
         self._stream = stream
-        self._handlers = handlers or Handlers()
+        self.handlers = handlers or Handlers()
         self._answering: dict[object, anyio.CancelScope] = {}
         """The questions of servers that the program is answering, by their ids."""
         self._notices: _Arrivals[tuple[str, Mapping[str, Any]]] = _Arrivals()
@@ -259,7 +259,7 @@ class Link:
         response: dict[str, object] = {"jsonrpc": "2.0", "id": key}
         with scope, suppress(ClientError):
             try:
-                result = await answer(self._handlers, method, params)
+                result = await answer(self.handlers, method, params)
                 if result is not None:
                     await self._send({**response, "result": result})
                     return
@@ -276,7 +276,7 @@ class Link:
     async def _notify(self) -> None:
         """Pass on notifications, one after the other."""
         while (notice := await self._notices.next()) is not None:
-            await notify(self._handlers, *notice)
+            await notify(self.handlers, *notice)
 
     def _close(self, reason: str, *, was_lost: bool = False) -> None:
         if self.close_reason:

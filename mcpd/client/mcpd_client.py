@@ -6,17 +6,21 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 import attrs
 
 from mcpd.client.connection import Connection
 from mcpd.client.errors import NOT_SENT, InvalidCall, ToolFailed, ToolResult, Unknown
+from mcpd.client.handlers import ONE_SERVER
 from mcpd.client.link import Progress
 from mcpd.model.api import MissingServer
 from mcpd.model.status import ServerState
 from mcpd.model.text import similar_names
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names, tools_named
+
+if TYPE_CHECKING:
+    from mcpd.client.status_types import DaemonStatus
 
 log = logging.getLogger("mcpd.client")
 T = TypeVar("T")
@@ -214,9 +218,21 @@ class Mcp:
         request = {"server": server, "prompt": prompt, "arguments": dict(arguments or {})}
         return list((await self.connection.request("mcpd/prompt", request))["messages"])
 
-    async def status(self) -> Mapping[str, Any]:
+    async def subscribe(self, server: str, uri: str) -> None:
+        """Have `resource_updated` of the handlers called when this resource changes.
+
+        A subscription lasts until `unsubscribe`, also when the daemon restarts. Then it is called, too,
+        because the resource may have changed meanwhile. Raises ServerRefused if the server does not offer
+        subscriptions.
+        """
+        await self.connection.subscribe(f"{ONE_SERVER}{server}/{uri}")
+
+    async def unsubscribe(self, server: str, uri: str) -> None:
+        await self.connection.unsubscribe(f"{ONE_SERVER}{server}/{uri}")
+
+    async def status(self) -> DaemonStatus:
         """Return the same object as `mcpctl status --json`."""
-        answer: Mapping[str, Any] = await self.connection.request("mcpd/status")
+        answer: DaemonStatus = await self.connection.request("mcpd/status")
         return answer
 
     async def close(self) -> None:
@@ -234,8 +250,8 @@ class ItemList(list[T]):
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Tool:
-    """A tool of one server. `definition` is the server's complete entry."""
+class ToolFacts:
+    """What is known of a tool, whether it is called with or without `await`."""
 
     name: str
     """Unique in its list and valid for model APIs: `server__tool`, or as `list_tools` says."""
@@ -250,11 +266,31 @@ class Tool:
     output_schema: Mapping[str, Any] | None = attrs.field(repr=False)
     annotations: Mapping[str, Any] = attrs.field(repr=False)
     definition: Mapping[str, Any] = attrs.field(repr=False)
-    _mcp: Mcp = attrs.field(repr=False)
+    """The server's complete entry."""
     qualified_name: str = ""
     """The name in `mcpctl`, such as `read_file@fs`."""
     tags: tuple[str, ...] = ()
     """The tool's tags in the server's definition in mcpd."""
+
+    def converted(self, convert: Callable[[Mapping[str, Any]], T]) -> T:
+        """Return `convert(schema)`, for example the tool type of an agent framework.
+
+        If `convert` raises, warn and return `convert(PERMISSIVE)`, so that the tool can still be called.
+        """
+        try:
+            return convert(self.schema)
+        except Exception as error:
+            warnings.warn(
+                f"{self.name}: its schema cannot be converted ({error}); accepting any object", stacklevel=2
+            )
+            return convert(PERMISSIVE)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Tool(ToolFacts):
+    """A tool of one server."""
+
+    _mcp: Mcp = attrs.field(repr=False)
 
     async def execute(
         self,
@@ -284,23 +320,10 @@ class Tool:
                 f"pass the arguments as a mapping, such as execute({{{option!r}: {value!r}}})"
             )
 
-    def converted(self, convert: Callable[[Mapping[str, Any]], T]) -> T:
-        """Return `convert(schema)`, for example the tool type of an agent framework.
-
-        If `convert` raises, warn and return `convert(PERMISSIVE)`, so that the tool can still be called.
-        """
-        try:
-            return convert(self.schema)
-        except Exception as error:
-            warnings.warn(
-                f"{self.name}: its schema cannot be converted ({error}); accepting any object", stacklevel=2
-            )
-            return convert(PERMISSIVE)
-
 
 @attrs.frozen(kw_only=True, eq=False)
-class Resource:
-    """A resource of one server, or a template of resources. `definition` is the server's complete entry."""
+class ResourceFacts:
+    """What is known of a resource, or of a template of resources."""
 
     server: str
     uri: str
@@ -310,6 +333,13 @@ class Resource:
     description: str
     mime_type: str
     definition: Mapping[str, Any] = attrs.field(repr=False)
+    """The server's complete entry."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Resource(ResourceFacts):
+    """A resource of one server, or a template of resources."""
+
     _mcp: Mcp = attrs.field(repr=False)
 
     async def read(self) -> list[Mapping[str, Any]]:
@@ -318,8 +348,8 @@ class Resource:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Prompt:
-    """A prompt of one server. `definition` is the server's complete entry."""
+class PromptFacts:
+    """What is known of a prompt."""
 
     server: str
     name: str
@@ -328,6 +358,13 @@ class Prompt:
     arguments: tuple[Mapping[str, Any], ...]
     """What it can be filled in with: objects with `name`, `description` and `required`."""
     definition: Mapping[str, Any] = attrs.field(repr=False)
+    """The server's complete entry."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Prompt(PromptFacts):
+    """A prompt of one server."""
+
     _mcp: Mcp = attrs.field(repr=False)
 
     async def get(self, arguments: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:

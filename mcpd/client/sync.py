@@ -16,9 +16,10 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
+import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcpd.client import connecting, mcpd_client
@@ -82,17 +83,12 @@ async def _outcome(function: Callable[[], Awaitable[T]]) -> tuple[list[T], BaseE
         return [], error
 
 
+@attrs.frozen(kw_only=True, eq=False, slots=False)  # it is one of two bases
 class _Blocking(Generic[A]):
-    """An object of `mcpd.client`, whose attributes this has, with methods that do not need `await`."""
+    """An object of `mcpd.client` with methods that do not need `await`."""
 
-    def __init__(self, wrapped: A, caller: _Caller) -> None:
-        self._wrapped, self._caller = wrapped, caller
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # the attributes of the wrapped object
-        return getattr(self._wrapped, name)
-
-    def __repr__(self) -> str:
-        return repr(self._wrapped)
+    _wrapped: A = attrs.field(repr=False)
+    _caller: _Caller = attrs.field(repr=False)
 
 
 def _blocking(
@@ -108,27 +104,32 @@ def _blocking(
 
 
 def _blocking_list(
-    method: Callable[Concatenate[A, P], Awaitable[ItemList[T]]], kind: Callable[[T, _Caller], W]
+    method: Callable[Concatenate[A, P], Awaitable[ItemList[T]]], kind: Callable[..., W]
 ) -> Callable[Concatenate[_Blocking[A], P], ItemList[W]]:
-    """Do the same for a method that lists objects, each of which becomes one of `kind`."""
+    """Do the same for a method that lists objects. Each becomes one of `kind` with the same facts."""
 
     @functools.wraps(method)
     def wait(self: _Blocking[A], /, *arguments: P.args, **options: P.kwargs) -> ItemList[W]:
         found = self._caller.call(functools.partial(method, self._wrapped, *arguments, **options))
-        return ItemList((kind(each, self._caller) for each in found), found.missing)
+        facts = ({k: v for k, v in attrs.asdict(e, recurse=False).items() if k != "_mcp"} for e in found)  # type: ignore[arg-type]
+        blocking = (kind(**f, wrapped=e, caller=self._caller) for f, e in zip(facts, found, strict=True))
+        return ItemList(blocking, found.missing)
 
     return wait
 
 
-class SyncTool(_Blocking[mcpd_client.Tool]):
+@attrs.frozen(kw_only=True, eq=False)
+class SyncTool(mcpd_client.ToolFacts, _Blocking[mcpd_client.Tool]):
     execute = _blocking(mcpd_client.Tool.execute)
 
 
-class SyncResource(_Blocking[mcpd_client.Resource]):
+@attrs.frozen(kw_only=True, eq=False)
+class SyncResource(mcpd_client.ResourceFacts, _Blocking[mcpd_client.Resource]):
     read = _blocking(mcpd_client.Resource.read)
 
 
-class SyncPrompt(_Blocking[mcpd_client.Prompt]):
+@attrs.frozen(kw_only=True, eq=False)
+class SyncPrompt(mcpd_client.PromptFacts, _Blocking[mcpd_client.Prompt]):
     get = _blocking(mcpd_client.Prompt.get)
 
 
@@ -147,12 +148,14 @@ class SyncMcp(_Blocking[mcpd_client.Mcp]):
     call = _blocking(mcpd_client.Mcp.call)
     read = _blocking(mcpd_client.Mcp.read)
     prompt = _blocking(mcpd_client.Mcp.prompt)
+    subscribe = _blocking(mcpd_client.Mcp.subscribe)
+    unsubscribe = _blocking(mcpd_client.Mcp.unsubscribe)
     status = _blocking(mcpd_client.Mcp.status)
 
     @property
     def connection(self) -> SyncConnection:
         """Gives access to all other methods of the control API: `mcp.connection.request`."""
-        return SyncConnection(self._wrapped.connection, self._caller)
+        return SyncConnection(wrapped=self._wrapped.connection, caller=self._caller)
 
     def close(self) -> None:
         """Close the connection before the `with` block ends. Pending calls are cancelled."""
@@ -177,7 +180,7 @@ class SyncConnecting(Unopened, AbstractContextManager[SyncMcp]):
             caller = _Caller(portal)
             opening.callback(caller.close)
             self._closing = opening.pop_all()
-        return SyncMcp(mcp, caller)
+        return SyncMcp(wrapped=mcp, caller=caller)
 
     def __exit__(self, *raised: object) -> None:
         # Without the exception of the block: it concerns this thread, and not the event loop of the other.

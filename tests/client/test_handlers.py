@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from mcpd.client import CallTimedOut, Handlers, Mcp, ServerRefused, ToolFailed, Unknown, connect
@@ -195,6 +197,43 @@ def test_log_messages_and_changes_arrive_in_order(start: Start, run: Any) -> Non
     run(work)
 
 
+def test_updates_of_resources_arrive_also_after_a_restart(start: Start, run: Any) -> None:
+    """With the server of each, although both have the same URI. A program need not ask for anything."""
+    flags = ("--capabilities", "tools,resources", "--subscribable")
+    servers = {"one": fake(*flags), "two": fake(*flags)}
+    daemon = start(servers)
+    daemon.wait_connected("one", "two")
+    change = {"method": "notifications/resources/updated", "params": {"uri": "fake://one"}}
+
+    async def work() -> None:
+        send, updates = anyio.create_memory_object_stream[tuple[str, str]](9)
+
+        async def expect(*expected: str) -> None:
+            assert [await updates.receive() for _ in expected] == [(each, "fake://one") for each in expected]
+
+        handlers = Handlers(resource_updated=lambda server, uri: send.send_nowait((server, uri)))
+        async with connect(daemon.socket, handlers=handlers, start=False) as mcp:
+            await mcp.subscribe("two", "fake://one")
+            for server in servers:
+                await mcp.call(server, "notify", change)
+            await expect("two")
+            await mcp.subscribe("one", "fake://one")
+            await anyio.to_thread.run_sync(daemon.stop)
+            await anyio.to_thread.run_sync(partial(start, servers))
+            await expect("one", "two")
+            await mcp.unsubscribe("one", "fake://one")
+            for server in servers:
+                await mcp.call(server, "notify", change)
+            await expect("two")
+        async with connect(daemon.socket, handlers=Handlers()) as mcp:
+            with pytest.raises(TypeError, match="resource_updated"):
+                await mcp.subscribe("one", "fake://one")
+        send.close()
+        updates.close()
+
+    run(work)
+
+
 def test_everything_server_asks_the_program(start: Start, run: Any) -> None:
     """The reference server of the protocol's authors, over its own SDK."""
     name = "mcp-server-everything"
@@ -207,17 +246,25 @@ def test_everything_server_asks_the_program(start: Start, run: Any) -> None:
         elicitation=lambda params: {"name": "Ada", "check": True},
         sampling=lambda params: "a completion",
         roots=lambda: ["/tmp"],
+        resource_updated=lambda server, uri: send.send_nowait((server, uri)),
     )
+    send, updates = anyio.create_memory_object_stream[tuple[str, str]](99)
 
     async def work() -> None:
         async with connect(daemon.socket, handlers=handlers) as mcp:
+            resource = (await mcp.list_resources())[0]
+            await mcp.subscribe("every", resource.uri)
+            await mcp.call("every", "toggle-subscriber-updates", timeout=BOUND)
             elicited = await mcp.call("every", "trigger-elicitation-request", timeout=BOUND)
             assert "Name: Ada" in elicited.output
             sampled = await mcp.call("every", "trigger-sampling-request", {"prompt": "hi"}, timeout=BOUND)
             assert "a completion" in sampled.output
             assert "file:///tmp" in (await mcp.call("every", "get-roots-list", timeout=BOUND)).output
+            assert await updates.receive() == ("every", resource.uri)
         async with connect(daemon.socket) as mcp:
             with pytest.raises(ToolFailed, match="the server asked for sampling"):
                 await mcp.call("every", "trigger-sampling-request", {"prompt": "hi"}, timeout=BOUND)
+        send.close()
+        updates.close()
 
     run(work)

@@ -12,4 +12,6 @@ TYPES = CTL / "api_types.pyi"
 
 def test_generated_types_are_up_to_date() -> None:
     """If this fails, run `make docs`."""
-    assert TYPES.read_text() == maker("make_api_types").module()
+    make = maker("make_api_types")
+    assert TYPES.read_text() == make.module()
+    assert make.STATUS_FILE.read_text() == make.status_module()

@@ -149,11 +149,27 @@ def test_file_of_any_tool_can_be_imported(schema: Any, output: Any, name: str, t
     emitted(TypeScript(), [tool]).encode()
 
 
+SAMPLE = """
+from mcpd.client.sync import connect
+
+with connect() as mcp:
+    for tool in mcp.list_tools():
+        name: str = tool.name
+        wrong: int = tool.execute({"a": 1}).output  # type: ignore[assignment]
+        tool.nosuch  # type: ignore[attr-defined]
+    mcp.nosuch  # type: ignore[attr-defined]
+    pid: int = mcp.status()["daemon"]["pid"]
+    mcp.status()["daemon"]["pid"].nosuch  # type: ignore[attr-defined]
+"""
+
+
 @pytest.mark.slow
 def test_python_passes_the_checker(tmp_path: Path) -> None:
-    """The tools of 37 real servers and hostile ones, with mypy --strict."""
+    """The tools of 37 real servers and hostile ones, with mypy --strict. It also knows the attributes of the
+    library without `await`: an ignored error that it does not find is an error."""
     for name, language in (("agent.py", Python(is_sync=False)), ("script.py", Python(is_sync=True))):
         (tmp_path / name).write_text(emitted(language, [*TOOLS, *real_tools()]))
+    (tmp_path / "sample.py").write_text(SAMPLE)
     cache = str(tmp_path / "cache")
     found, _, status = mypy.run(["--strict", "--cache-dir", cache, *map(str, tmp_path.glob("*.py"))])
     assert status == 0, found[-4000:]
