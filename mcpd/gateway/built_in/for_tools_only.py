@@ -84,7 +84,7 @@ class _AsToolResult:
         message = wire.parse(frame)
         result = {} if message.error else wire.members(message.result)
         if result and "inputRequests" not in result:
-            kept = {name: result[name] for name in ("resultType", "_meta") if name in result}
+            kept: dict[str, Raw] = {name: result[name] for name in ("resultType", "_meta") if name in result}
             body = {**kept, "content": self._content(result)}
             frame = wire.result(message.key, msgspec.json.encode(body))
         self._reply.finish(frame, code)
