@@ -58,7 +58,7 @@ LINES = {
     "mcpd/client": 1_793,
     "mcpd/config": 5_093,
     "mcpd/files": 620,
-    "mcpd/gateway": 5_305,
+    "mcpd/gateway": 5_312,
     "mcpd/io": 896,
     "mcpd/model": 4_267,
     "mcpd/privacy": 550,

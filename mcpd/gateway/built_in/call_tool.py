@@ -6,6 +6,7 @@ the client gets the schema that it has not seen.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -70,12 +71,12 @@ class _SchemaInErrors:
 
     async def _finish_error(self, frame: bytes, code: int) -> None:
         schema = read_schemas(view_entry(self._session.view, self._tool))[0]
-        if schema is not None:
-            findings = await schema.check(self._server, self._given)
-            if findings.problems:
-                problems = "; ".join(map(str, findings.problems))
-                source = bytes(schema.source).decode("utf-8", "replace")
-                text = f"The arguments violate the tool's schema: {problems}\ninputSchema: "
+        findings = None if schema is None else await schema.check(self._server, self._given)
+        if schema is not None and findings is not None and findings.problems:
+            problems = "; ".join(map(str, findings.problems))
+            source = bytes(schema.source).decode("utf-8", "replace")
+            text = f"The arguments violate the tool's schema: {problems}\ninputSchema: "
+            with suppress(BadFrame):  # the client reports a malformed result
                 frame = _with_text(frame, text + source[:_MAX_SCHEMA])
         self._reply.finish(frame, code)
 

@@ -14,6 +14,7 @@ from mcpd.gateway.requests import text_result
 from mcpd.gateway.session import ClientSession
 from mcpd.model.text import shorten
 from mcpd.wire import message as wire
+from mcpd.wire.message import INTERNAL_ERROR, BadFrame
 
 _MAX_LISTED = 200
 _KINDS = {"resources": "uri", "resourceTemplates": "uriTemplate", "prompts": "name"}
@@ -82,11 +83,15 @@ class _AsToolResult:
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         message = wire.parse(frame)
-        result = {} if message.error else wire.members(message.result)
-        if result and "inputRequests" not in result:
-            kept: dict[str, Raw] = {name: result[name] for name in ("resultType", "_meta") if name in result}
-            body = {**kept, "content": self._content(result)}
-            frame = wire.result(message.key, msgspec.json.encode(body))
+        try:
+            result = {} if message.error else wire.members(message.result)
+            if result and "inputRequests" not in result:
+                body: dict[str, object] = {**result, "content": self._content(result)}
+                kept = {name: body[name] for name in ("resultType", "_meta", "content") if name in body}
+                frame = wire.result(message.key, msgspec.json.encode(kept))
+        except BadFrame as error:
+            text = f"the server's result is malformed: {error}"
+            frame = wire.error(message.key, wire.error_body(INTERNAL_ERROR, text))
         self._reply.finish(frame, code)
 
 
@@ -95,7 +100,8 @@ def _resource_content(result: dict[str, Raw]) -> list[object]:
 
 
 def _prompt_content(result: dict[str, Raw]) -> list[object]:
-    return [wire.members(each)["content"] for each in wire.items(result.get("messages", Raw(b"[]")))]
+    messages = map(wire.members, wire.items(result.get("messages", Raw(b"[]"))))
+    return [each["content"] for each in messages if "content" in each]
 
 
 READ_RESOURCE = BuiltInTool(
