@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
+from typing import TextIO, TypeVar
 
 import attrs
 
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.paths import private_directory
-from mcpd.files.regular import read_regular_file
+from mcpd.files.regular import open_regular_file
 from mcpd.model.errors import UnknownResource
 
 URI_PREFIX = "mcpd://results/"
@@ -24,7 +27,7 @@ MAX_AGE = 86_400.0
 """Seconds."""
 MAX_BYTES, MAX_BYTES_OF_OWNER = 256 << 20, 64 << 20
 """Of all files, and of those of one client. The oldest are removed first, the newest never."""
-_MAX_FILE = 1 << 30
+T = TypeVar("T")
 
 
 @attrs.frozen(eq=False)
@@ -53,7 +56,7 @@ class KeptResults:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._thread = OwnThread()
+        self._thread, self._reading = OwnThread(), OwnThread()
         self._kept: dict[str, KeptResult] = {}
 
     def __repr__(self) -> str:
@@ -69,18 +72,20 @@ class KeptResults:
         self._kept[key] = kept
         return kept
 
-    async def read(self, key: str, owner: object) -> tuple[KeptResult, str]:
-        """Return a result and its text. Raises UnknownResource, also for the result of another client."""
+    async def read(self, key: str, owner: object, read: Callable[[KeptResult, TextIO], T]) -> T:
+        """Return what `read` returns for a result and its text. It runs in a thread, after all others.
+
+        Raises UnknownResource, also for the result of another client.
+        """
         kept = self._kept.get(key)
         if kept is None or kept.owner != owner or kept.until < time.time():
             text = "this client has no such result; mcpd keeps results for a day, until it is restarted"
             raise UnknownResource(text, URI_PREFIX + key)
         try:
-            data = await self._thread.run(read_regular_file, kept.path, _MAX_FILE)
+            return await self._reading.run(_read, kept, read)
         except OSError as error:
             text = f"the file of this result cannot be read: {error.strerror or error}"
             raise UnknownResource(text, kept.uri) from None
-        return kept, data.decode()
 
     def _take_old(self, new: KeptResult) -> list[Path]:
         """Forget what has to make room for `new`, and return its files."""
@@ -114,3 +119,8 @@ class KeptResults:
             with suppress(OSError):
                 if each.stat().st_mtime < time.time() - MAX_AGE:
                     each.unlink()
+
+
+def _read(kept: KeptResult, read: Callable[[KeptResult, TextIO], T]) -> T:
+    with open_regular_file(kept.path) as (file, _):
+        return read(kept, TextIOWrapper(BufferedReader(file), "utf-8", newline=""))

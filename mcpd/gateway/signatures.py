@@ -6,21 +6,25 @@ from mcpd.gateway.tool_index import SENTENCE_END, input_schema
 from mcpd.model.text import shorten
 from mcpd.wire import message as wire
 
-_MAX_OPTIONAL = 8
+_MAX_REQUIRED, _MAX_OPTIONAL = 50, 8
+_MAX_NAME = 80
 _MAX_TYPE = 40
 _MAX_SENTENCE = 160
 
 
 def signature(entry: bytes) -> str:
-    """Return `name(required, optional?: type)`. No required argument is left out."""
+    """Return `name(required, optional?: type)`, on one line whatever the server calls its arguments."""
     members = wire.members(entry)
     schema = input_schema(members)
     shapes, wanted = schema.get("properties"), schema.get("required")
     shapes = shapes if isinstance(shapes, dict) else {}
     required = [each for each in wanted if isinstance(each, str)] if isinstance(wanted, list) else []
-    optional = [name for name in shapes if name not in required]
-    shown = [f"{name}{_type(shapes.get(name))}" for name in required]
-    shown += [f"{name}?{_type(shapes[name])}" for name in optional[:_MAX_OPTIONAL]]
+    needed = frozenset(required)
+    optional = [name for name in shapes if name not in needed]
+    shown = [f"{shorten(name, _MAX_NAME)}{_type(shapes.get(name))}" for name in required[:_MAX_REQUIRED]]
+    if len(required) > _MAX_REQUIRED:
+        shown.append(f"{len(required) - _MAX_REQUIRED} more required")
+    shown += [f"{shorten(name, _MAX_NAME)}?{_type(shapes[name])}" for name in optional[:_MAX_OPTIONAL]]
     if len(optional) > _MAX_OPTIONAL:
         shown.append(f"{len(optional) - _MAX_OPTIONAL} more optional")
     return f"{wire.string_or(members, 'name')}({', '.join(shown)})"
@@ -37,7 +41,7 @@ def summary(entry: bytes, server: str) -> str:
 def _type(shape: object) -> str:
     """Return `: type`, or nothing for text."""
     kind = _kind(shape)
-    return "" if kind == "string" else f": {kind}"
+    return "" if kind == "string" else f": {shorten(kind, 2 * _MAX_TYPE)}"
 
 
 def _kind(shape: object, depth: int = 0) -> str:

@@ -56,6 +56,11 @@ def blocks(key: bytes, size: int) -> None:
     reply(key, filled(b'{"content":[', b"{},", size, b"{}]}"))
 
 
+def nested(key: bytes, size: int) -> None:
+    content = b"[" * 400 + b'"' + b"a" * size + b'"' + b"]" * 400
+    reply(key, b'{"content":[],"structuredContent":%b}' % content)
+
+
 def error_data(key: bytes, size: int) -> None:
     reply(key, filled(b'{"code":1,"message":"no","data":[', b"[],", size, b"1]}"), b"error")
 
@@ -96,6 +101,7 @@ def error_text(key: bytes, size: int) -> None:
 ATTACKS: dict[str, Callable[[bytes, int], None]] = {
     "questions": lambda key, size: text(key, b"?" * size),
     "blocks": blocks,
+    "nested": nested,
     "error_data": error_data,
     "error_text": error_text,
     "complain": complain,

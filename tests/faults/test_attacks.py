@@ -6,6 +6,7 @@ A client's wait is measured in processor time of the daemon, at the sizes that t
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from contextlib import ExitStack, suppress
@@ -18,7 +19,7 @@ from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake
 from tests.faults.withstand import MIB, Attack, withstand
-from tests.gateway.mcp_client import MODERN, McpClient, meta
+from tests.gateway.mcp_client import LEGACY, MODERN, McpClient, meta
 
 
 def attacker(*arguments: object) -> Json:
@@ -194,6 +195,28 @@ def pipelining(method: str, clients: int = 50, count: int = 100, **params: Any) 
     return attack
 
 
+def long_result(kind: str, size: int, *queries: str) -> Attack:
+    """The result is read twenty times at once with each query."""
+
+    def attack(daemon: Daemon) -> None:
+        client = McpClient(daemon, LEGACY[0], server="bad", capabilities={})
+        client.check = False
+        result = client.request("tools/call", name="attack", arguments={"kind": kind, "size": size})
+        for query in queries:
+            uri = re.search(r"mcpd://results/\w+", json.dumps(result))
+            assert uri is not None
+            keys = [
+                client.send("resources/read", uri=uri[0] + query)
+                for _ in range(1 if len(query) > MIB else 20)
+            ]
+            for key in keys:
+                with suppress(Refused):
+                    client.wait(key)
+        client.line.close()
+
+    return attack
+
+
 PARAMS = b'{"jsonrpc":"2.0","id":1,"method":"mcpd/status","params":{"x":[' + b"[]," * (10 * MIB) + b"1]}}"
 ATTACKS: dict[str, Attack] = {
     "half a surrogate pair, from a server": call("surrogates", 31 * MIB),
@@ -201,6 +224,9 @@ ATTACKS: dict[str, Attack] = {
     "list of many tools": connect("tools", 31 * MIB),
     "error with much data": call("error_data", 31 * MIB),
     "error with a long text": call("error_text", 31 * MIB),
+    "long result in many lists": long_result("nested", 30 * MIB),
+    "searches of a long result": long_result("questions", 8 * MIB, f"?search={'%3F' * 199}x", "?from=1&to=9"),
+    "long URI of a result": long_result("questions", 20_000, "?" + "a&" * (8 * MIB)),
     "followers of a log": streams("mcpd/logs", call("complain", 1), 20, server="bad", follow=True),
     "followers of messages": streams("mcpd/tap", call("log_text", 8 * MIB), 5, server="bad"),
     "incomplete lines": incomplete_lines,
@@ -243,7 +269,7 @@ CONNECTING = (
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_attack_holds_up_nobody_and_its_memory_returns(start: Start, kind: str) -> None:
     never = fake("--never-init", connectTimeout=600_000)
-    bad = {"bad": attacker()} if kind not in CONNECTING else {}
+    bad = {"bad": {**attacker(), "resultLimit": 10_000}} if kind not in CONNECTING else {}
     daemon: Daemon = start({"calm": fake(), "never": never, **bad}, *web.PORT)
     daemon.wait_connected("calm", *bad)
     daemon.client().call("calm", "echo")

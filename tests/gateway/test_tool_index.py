@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 
+from mcpd.gateway.signatures import signature
 from mcpd.gateway.tool_index import ToolIndex, build_tool_index
 from mcpd.model.steps import run_steps
 
@@ -44,6 +45,19 @@ def test_tools_are_found_by_forms_beginnings_and_meanings() -> None:
     assert found(index, "pull request") == ([0], True)
     assert found(index, "branch of an oak in Patagonia") == ([1], False), "it fits in one of three words"
     assert found(index, "") == found(index, "?!") == found(index, "zeppelin") == ([], False)
+
+
+def test_signature_is_one_short_line_and_takes_linear_time() -> None:
+    names = [f"a{number}" for number in range(8000)]
+    schema = {
+        "properties": {name: {"type": "x\ny" * 1000} for name in names},
+        "required": [n + "\n" for n in names],
+    }
+    began = time.process_time()
+    line = signature(entry("many", "x", schema))
+    assert time.process_time() - began < 0.5
+    assert "\n" not in line
+    assert len(line) < 3000
 
 
 def test_whatever_is_searched_takes_short_steps() -> None:

@@ -59,6 +59,8 @@ _HEAD, _TAIL = 2000, 1000
 """Bytes of the text that the client gets: 750 tokens of English, and again in structured content."""
 _LONG_STRING, _STRING_HEAD = 1000, 300
 """Bytes of JSON of a string in structured content that is shortened, and of its part that the client gets."""
+_MAX_DEPTH = 16
+"""Levels of structured content in which strings are shortened: each level is read again."""
 _RESTRICTED = re.compile(rb'"(?:pattern|format|minLength|maxLength|enum|const|contentEncoding)"')
 """What a schema may demand of a string."""
 
@@ -123,7 +125,7 @@ class LargeResultStage(Stage):
             log.warning("%s: a long result is passed on whole: %s", call.server.spec.name, error)
             return result
         is_local = not call.caller.identify(call.context).person
-        return found.shortened(kept, call.tool, is_local=is_local, has_links=call.context.version >= R3)
+        return await self.thread.run(found.shortened, kept, call.tool, is_local, call.context.version >= R3)
 
 
 @attrs.frozen
@@ -136,7 +138,7 @@ class _LongResult:
     whole: bytes
     """Its text, if nothing else of it is left out; otherwise empty."""
 
-    def shortened(self, kept: KeptResult, tool: str, *, is_local: bool, has_links: bool) -> bytes:
+    def shortened(self, kept: KeptResult, tool: str, is_local: bool, has_links: bool) -> bytes:
         """Return the result for the client. `has_links`: whether its revision knows `resource_link`."""
         text = _excerpt(self.text, kept, is_local=is_local)
         content: list[object] = [{"type": "text", "text": text}, *self.others]
@@ -206,18 +208,20 @@ def _read(result: Raw | bytes, limit: int, restricts: bool) -> _LongResult | Non
     return _LongResult(members, text, others, text.encode() if is_all else b"")
 
 
-def _shorten_strings(raw: Raw, shorten: Callable[[str], str]) -> Raw:
+def _shorten_strings(raw: Raw, shorten: Callable[[str], str], depth: int = 0) -> Raw:
     """Return JSON with its long strings replaced. Raises BadFrame, one of DECODE_ERRORS."""
-    if len(raw) <= _LONG_STRING:
+    if len(raw) <= _LONG_STRING or depth > _MAX_DEPTH:
         return raw
     match bytes(memoryview(raw)[:1]):
         case b'"':
             return Raw(msgspec.json.encode(shorten(msgspec.json.decode(raw, type=str))))
         case b"{":
             members = wire.members(raw)
-            return Raw(msgspec.json.encode({k: _shorten_strings(v, shorten) for k, v in members.items()}))
+            shorter = {key: _shorten_strings(each, shorten, depth + 1) for key, each in members.items()}
+            return Raw(msgspec.json.encode(shorter))
         case b"[":
-            return Raw(msgspec.json.encode([_shorten_strings(v, shorten) for v in wire.items(raw)]))
+            items = [_shorten_strings(each, shorten, depth + 1) for each in wire.items(raw)]
+            return Raw(msgspec.json.encode(items))
     return raw
 
 

@@ -15,6 +15,8 @@ from mcpd.gateway.session import ClientSession
 from mcpd.gateway.signatures import signature, summary
 from mcpd.gateway.tool_search import FoundTool
 from mcpd.gateway.views import View
+from mcpd.io.turns import in_turns
+from mcpd.model.steps import Steps
 from mcpd.wire import message as wire
 
 _LIMIT, _MAX_LIMIT = 10, 50
@@ -41,10 +43,10 @@ async def _find_tools(session: ClientSession, request: ClientRequest, arguments:
     found = await session.gateway.tool_search.find(
         session.view, query, limit, lambda: session.facts(request.context)
     )
-    return text_result(request.context, _report(found.tools, fits=found.fits))
+    return text_result(request.context, await in_turns(_report(found.tools, fits=found.fits)))
 
 
-def _report(found: Sequence[FoundTool], *, fits: bool) -> str:
+def _report(found: Sequence[FoundTool], *, fits: bool) -> Steps[str]:
     """Return one line for each tool, grouped by server."""
     if not found:
         return "Nothing fits: no tool contains any of these words. Name the action and its object otherwise."
@@ -54,6 +56,7 @@ def _report(found: Sequence[FoundTool], *, fits: bool) -> str:
         servers.setdefault(tool.server, []).append(
             f"- {signature(tool.entry)}" + (f": {about}" if about else "")
         )
+        yield
     lines = [] if fits else ["Nothing fits well. These tools share the most words with the query:"]
     for server, tools in servers.items():
         lines += [f"{server}:", *tools]

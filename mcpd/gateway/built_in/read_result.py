@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TextIO, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-import trio
 
 from mcpd.calls.client_context import ClientRequest
-from mcpd.calls.kept_results import URI_PREFIX
+from mcpd.calls.kept_results import URI_PREFIX, KeptResult
 from mcpd.calls.owner import owner_of
 from mcpd.gateway.built_in.tool import Arguments, BuiltInTool
 from mcpd.gateway.requests import text_result
@@ -25,10 +24,11 @@ _MAX_PLACES = 50
 _AROUND = 100
 """Characters before and after a place that was found."""
 _MAX_WORDS = 200
-_SEARCHED_AT_ONCE = 1 << 20
-"""Characters: a few milliseconds."""
+_PORTION = 1 << 18
+"""Characters that are read of a file at once."""
 _MAX_PARAMS = 4096
-_NOT_CACHEABLE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+T = TypeVar("T")
+_NOT_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def answer_read(session: ClientSession, request: ClientRequest) -> bool:
@@ -37,16 +37,17 @@ def answer_read(session: ClientSession, request: ClientRequest) -> bool:
     if b"results/" not in request.params[:_MAX_PARAMS] and b"\\" not in request.params[:_MAX_PARAMS]:
         return False
     uri = wire.string(wire.members(request.params), "uri")
-    if not uri.startswith(URI_PREFIX):
+    if not uri.startswith(URI_PREFIX) or len(uri) > _MAX_PARAMS:
         return False
+    own = _NOT_CACHEABLE if request.context.modern else {}
+
+    def encode(mime_type: str, text: str) -> bytes:
+        return msgspec.json.encode({**own, "contents": [{"uri": uri, "mimeType": mime_type, "text": text}]})
 
     async def read() -> None:
         path, _, query = uri.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
-        mime_type, text = await _read(session, request, path, options)
-        result = {"contents": [{"uri": uri, "mimeType": mime_type, "text": text}]}
-        body = {**_NOT_CACHEABLE, **result} if request.context.modern else result
-        session.respond(request, msgspec.json.encode(body))
+        session.respond(request, await _read(session, request, path, options, encode))
 
     session.spawn_request(request, read)
     return True
@@ -59,22 +60,30 @@ async def _call(session: ClientSession, request: ClientRequest, arguments: Argum
     start = options.setdefault("from", "0")
     if not _problem("from", start):
         options.setdefault("to", str(int(start) + _AT_ONCE))
-    return text_result(request.context, (await _read(session, request, uri, options))[1])
+    return await _read(session, request, uri, options, lambda _, text: text_result(request.context, text))
 
 
 async def _read(
-    session: ClientSession, request: ClientRequest, uri: str, options: Mapping[str, str]
-) -> tuple[str, str]:
-    """Return the MIME type and the text of the part. Raises UnknownResource, InvalidArguments."""
+    session: ClientSession,
+    request: ClientRequest,
+    uri: str,
+    options: Mapping[str, str],
+    encode: Callable[[str, str], T],
+) -> T:
+    """Return what `encode`, which runs in a thread, returns for the MIME type and the text of the part.
+
+    Raises UnknownResource, InvalidArguments.
+    """
     if problem := next(filter(None, map(_problem, options, options.values())), ""):
         raise InvalidArguments(problem, [Problem("$", problem)])
+
+    def read(kept: KeptResult, file: TextIO) -> T:
+        if search := options.get("search"):
+            return encode("text/plain", _places(file, search))
+        return encode(kept.mime_type, _range(file, int(options.get("from", 0)), options.get("to")))
+
     owner = owner_of(session, request.context)
-    found, text = await session.gateway.kept_results.read(uri.removeprefix(URI_PREFIX), owner)
-    await trio.lowlevel.checkpoint_if_cancelled()
-    if search := options.get("search"):
-        return "text/plain", await _places(text, search)
-    start, end = (int(options[name]) if name in options else None for name in ("from", "to"))
-    return found.mime_type, text[start:end]
+    return await session.gateway.kept_results.read(uri.removeprefix(URI_PREFIX), owner, read)
 
 
 def _problem(option: str, value: str) -> str:
@@ -87,21 +96,40 @@ def _problem(option: str, value: str) -> str:
     return "" if is_number else f"{option}={shorten(value, 40)} is not a number of characters"
 
 
-async def _places(text: str, words: str) -> str:
-    """Return where the words are: positions for `from` and `to`, and the text around. Case is ignored.
+def _range(file: TextIO, start: int, end: str | None) -> str:
+    left = start
+    while left and (skipped := len(file.read(min(left, _PORTION)))):
+        left -= skipped
+    return file.read(-1 if end is None else max(int(end) - start, 0))
 
-    Others may run after each part of the text.
-    """
-    pattern = re.compile(re.escape(words), re.IGNORECASE)
+
+def _places(file: TextIO, words: str) -> str:
+    """Return where the words are: positions for `from` and `to`, and the text around. Case is ignored."""
+    wanted = _lower(words)
     lines: list[str] = []
-    for part in range(0, len(text), _SEARCHED_AT_ONCE):
-        for each in pattern.finditer(text, part, part + _SEARCHED_AT_ONCE + len(words) - 1):
+    text, offset, at = "", 0, 0
+    """What is read at the moment, its position, and where in it the search goes on."""
+    is_end = False
+    while not is_end:
+        start = max(at - _AROUND, 0)
+        more = file.read(_PORTION)
+        is_end = not more
+        text, offset, at = text[start:] + more, offset + start, at - start
+        lower = _lower(text)
+        last = len(text) - (0 if is_end else _AROUND)
+        while (found := lower.find(wanted, at, last)) >= 0:
             if len(lines) == _MAX_PLACES:
                 return "\n".join([*lines, f"(only the first {_MAX_PLACES} places)"])
-            start, end = max(each.start() - _AROUND, 0), each.end() + _AROUND
-            lines.append(f"{start}-{end}: {' '.join(text[start:end].split())}")
-        await trio.lowlevel.checkpoint()
+            start, at = max(found - _AROUND, 0), found + len(words)
+            around = " ".join(text[start : at + _AROUND].split())
+            lines.append(f"{offset + start}-{offset + at + _AROUND}: {around}")
+        at = max(at, last - len(words) + 1)
     return "\n".join(lines) or f"{words!r} is not in this result"
+
+
+def _lower(text: str) -> str:
+    """Return the text in lower case, with as many characters: only one letter would become two."""
+    return text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "i").lower()
 
 
 READ_RESULT = BuiltInTool(
