@@ -19,7 +19,10 @@ from ctl.emit.types import Language
 from ctl.emit.typescript import TypeScript
 from mcpd.model.tool_names import ClientStyle, public_names
 from tests.e2e.conftest import start
+from tests.e2e.harness import BOUND
+from tests.e2e.web import PORT, http_endpoint
 from tests.example_server import TEST_SERVER
+from tests.interop.clients.drivers import node
 from tests.interop.peers import ROOT
 
 __all__ = ["start"]
@@ -182,7 +185,8 @@ def compiled(directory: Path) -> subprocess.CompletedProcess[str]:
         pytest.skip("the TypeScript compiler is not there: `make interop` installs it")
     (directory / "node_modules").symlink_to(compiler.parent.parent)
     (directory / "package.json").write_text('{"type": "module"}')
-    options = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022"]
+    options = ["--noEmit", "--strict", "--skipLibCheck", "--allowImportingTsExtensions"]
+    options += ["--module", "nodenext", "--target", "es2022"]
     files = [*directory.glob("*.ts")]
     return subprocess.run([compiler, *options, *files], cwd=directory, capture_output=True, text=True)
 
@@ -212,14 +216,38 @@ with sync.connect() as mcp:
 """
 
 
+TIME = {
+    "command": str(Path(sys.executable).with_name("mcp-server-time")),
+    "args": ["--local-timezone", "UTC"],
+}
+
+
+def test_program_of_the_manual_runs(start: Any, tmp_path: Path) -> None:
+    """The page for TypeScript: the compiler accepts its program, and Node runs it."""
+    program = (ROOT / "docs/how-to/typescript-client.md").read_text().split("```typescript\n")[1]
+    daemon = start({"time": TIME}, *PORT)
+    daemon.wait_connected("time")
+    endpoint = http_endpoint(daemon)
+    token = tmp_path / ".local/state/mcpd/http-token"
+    token.parent.mkdir(parents=True)
+    token.write_text(endpoint.token)
+    (tmp_path / "tools.ts").write_text(daemon.mcpctl("emit-types", "--typescript", "time").stdout)
+    program = program.split("```")[0].replace("http://127.0.0.1:8931", endpoint.base)
+    (tmp_path / "agent.ts").write_text(program)
+    (tmp_path / "node.d.ts").write_text('declare module "node:fs";\ndeclare module "node:os";\n')
+    done = compiled(tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:]
+    environ = {**daemon.environ, "HOME": str(tmp_path)}
+    run = subprocess.run(
+        [node(), "agent.ts"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=BOUND
+    )
+    assert run.stdout == "UTC\n", run.stderr
+
+
 def test_functions_call_the_tools_of_real_servers(start: Any, tmp_path: Path) -> None:
-    time = {
-        "command": str(Path(sys.executable).with_name("mcp-server-time")),
-        "args": ["--local-timezone", "UTC"],
-    }
     test = {"command": sys.executable, "args": [TEST_SERVER]}
     profile = {"servers": ["test"], "excludeTools": ["add"]}
-    daemon = start({"time": time, "test": test}, settings={"profiles": {"small": profile}})
+    daemon = start({"time": TIME, "test": test}, settings={"profiles": {"small": profile}})
     daemon.wait_connected("time", "test")
     options = ("emit-types", "--python")
     (tmp_path / "tools.py").write_text(daemon.mcpctl(*options).stdout)
