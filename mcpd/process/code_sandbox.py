@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import attrs
+import msgspec
 
 if TYPE_CHECKING:
     import pydantic_monty as monty
@@ -27,6 +29,9 @@ _WATCHDOG = 15.0
 """Seconds after which a sandbox that does not keep to its limits is killed."""
 _MAX_SUSPENSIONS = 5 * MAX_CALLS
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
+
+_starting = threading.Lock()
+"""It looks for its program by means of `sysconfig`, whose first use must not happen in two threads."""
 
 
 def is_installed() -> bool:
@@ -103,7 +108,8 @@ class CodeSandbox:
             "max_suspensions": _MAX_SUSPENSIONS,
         }
         with self._failures():
-            pool = self._monty.Monty(min_processes=1, max_processes=1, request_timeout=_WATCHDOG)
+            with _starting:
+                pool = self._monty.Monty(min_processes=1, max_processes=1, request_timeout=_WATCHDOG)
             checkout = self._process.enter_context(pool).checkout(
                 limits=limits, type_check=True, type_check_stubs="\n".join(stubs), type_check_format="concise"
             )
@@ -156,7 +162,7 @@ class CodeSandbox:
         if now.args:
             return TypeError(f"{now.function_name}() takes keyword arguments only")
         try:
-            json.dumps(now.kwargs)
+            msgspec.json.encode(now.kwargs)
         except (TypeError, ValueError, RecursionError) as error:
             return TypeError(f"the arguments of {now.function_name}() are not JSON: {error}")
         return FunctionCall(now.call_id, str(now.function_name), now.kwargs)
@@ -179,6 +185,8 @@ class CodeSandbox:
 
 def function_name(tool: str) -> str:
     """Return the name by which code calls a tool: with `_` for what no identifier can contain."""
+    if tool.isascii() and tool.isidentifier() and not keyword.iskeyword(tool):
+        return tool
     name = re.sub(r"\W", "_", tool, flags=re.ASCII)
     return f"_{name}" if not name or name[0].isdigit() or keyword.iskeyword(name) else name
 

@@ -77,6 +77,7 @@ def test_mistakes_are_told_and_failed_tools_raise(start: Any, filesystem: Json, 
         "1/0": "ZeroDivisionError",
         "[fake__echo(a=n) for n in range(201)]": "more than 200 calls; the earlier ones have run",
         "'x' * 100_000": "return less",
+        "fake__echo(a={None: 1})": "are not JSON",
         "#" * 32_769: "at most 32768 are accepted",
     }
     for code, expected in cases.items():
@@ -138,6 +139,20 @@ def test_cancelled_run_ends_its_calls(start: Any) -> None:
     assert sandboxes(daemon) == 1
     client.line.notify("notifications/cancelled", requestId=key, reason="enough")
     wait_until(lambda: in_flight(daemon) == 0, lambda: "the call still runs")
+    wait_until(lambda: sandboxes(daemon) == 0, lambda: "a sandbox is left")
+
+
+def test_runs_of_one_client_hold_up_no_other_and_end_with_it(start: Any) -> None:
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    flooding, other = (McpClient(daemon, LEGACY[0], profile="*", capabilities={}) for _ in range(2))
+    for _ in range(5):
+        flooding.send("tools/call", name="run_code", arguments={"code": "fake__drop()"})
+    wait_until(lambda: in_flight(daemon) == 2, lambda: "the second run has not begun")
+    assert run(other, "fake__echo(a=1)['a']") == ("1", False)
+    assert in_flight(daemon) == 2
+    flooding.line.close()
+    wait_until(lambda: in_flight(daemon) == 0, lambda: "a call still runs")
     wait_until(lambda: sandboxes(daemon) == 0, lambda: "a sandbox is left")
 
 

@@ -10,6 +10,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Awaitable, Mapping
+from weakref import WeakKeyDictionary
 
 import msgspec
 import trio
@@ -21,7 +22,7 @@ from mcpd.gateway.built_in.tool import Arguments, BuiltInTool
 from mcpd.gateway.requests import text_result
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
-from mcpd.io.turns import take_turn
+from mcpd.io.turns import TurnLimit, take_turn
 from mcpd.model.errors import McpdError
 from mcpd.process.code_sandbox import (
     MAX_CALLS,
@@ -41,6 +42,9 @@ _MAX_RUNS = 4
 _MAX_RESULT = 4 << 20
 """Bytes of a result that code can use."""
 _running = trio.CapacityLimiter(_MAX_RUNS)
+_MAX_OWN_RUNS = 2
+"""Runs of one client at once, so that others need not wait until its calls have ended."""
+_running_of: WeakKeyDictionary[ClientSession, trio.CapacityLimiter] = WeakKeyDictionary()
 
 
 def _describe(view: View) -> str:
@@ -72,7 +76,8 @@ class _Run:
 
     async def run(self, code: str) -> bytes:
         """Return the result of the tool. A failure of the code is a failed result."""
-        async with _running:
+        own = _running_of.setdefault(self._session, trio.CapacityLimiter(_MAX_OWN_RUNS))
+        async with own, _running:
             sandbox = await trio.to_thread.run_sync(CodeSandbox)
             try:
                 return text_result(self._request.context, await self._run_in(sandbox, code))
@@ -87,7 +92,10 @@ class _Run:
         tools = self._session.view.names("tools")
         names = {function_name(name): name for name in tools} | {name: name for name in tools}
         written = set(re.findall(r"\w+", code[:MAX_CODE]))
-        functions = {name: self._schema(names[name]) for name in names.keys() & written}
+        turn, functions = TurnLimit(), dict[str, Mapping[str, object]]()
+        for name in names.keys() & written:
+            functions[name] = self._schema(names[name])
+            await turn.pause()
         step = await trio.to_thread.run_sync(sandbox.start, code, functions)
         while not isinstance(step, str):
             results: dict[int, object] = {}
