@@ -29,6 +29,8 @@ FROM_OUTSIDE = {"from_outside": True}
 """`extra` of a line that any program on the machine can cause, for example before it is authenticated. A
 statement may log one such line per INTERVAL."""
 _MAX_STATEMENTS = 1000
+_FORK_TIMEOUT = 0.1
+"""Seconds that a fork waits for the thread: a fork while it holds a lock would leave that locked for ever."""
 _MAX_QUEUED = 10_000
 """Lines that may wait for a slow stderr. Further lines are dropped, so that the daemon never waits."""
 
@@ -191,16 +193,43 @@ def _lost_lines_record(number: int) -> logging.LogRecord:
 class _DroppingQueueHandler(logging.Handler):
     """Passes records to the thread that writes them. `logging.handlers` would import 0.5 MB for this."""
 
-    def __init__(self, records: queue.Queue[logging.LogRecord | None], lines: _StderrHandler) -> None:
+    def __init__(self, lines: _StderrHandler) -> None:
         super().__init__()
-        self._records = records
         self._lines = lines
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread. A child of a fork needs another one."""
+        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_QUEUED)
+        self._writer = threading.Thread(
+            target=_write_records, args=(self._records, self._lines), name="log", daemon=True
+        )
+        self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._records.put_nowait(record)
         except queue.Full:
             self._lines.lost += 1
+
+    def wait_written(self) -> None:
+        """Wait until everything is written, but only briefly. No lock is held then."""
+        end = time.monotonic() + _FORK_TIMEOUT
+        while not self._records.empty() and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def stop(self) -> None:
+        """End the thread when everything is written."""
+        with contextlib.suppress(queue.Full):  # nobody reads stderr; the thread ends with the process
+            self._records.put_nowait(None)
+            self._writer.join()
+
+
+def write_all() -> None:
+    """Write what was logged, because the process exits at once."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _DroppingQueueHandler):
+            handler.stop()
 
 
 def _write_records(records: queue.Queue[logging.LogRecord | None], lines: _StderrHandler) -> None:
@@ -221,20 +250,16 @@ def log_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
     """Log to stderr from a separate thread, so that a slow reader never blocks the event loop."""
     stream = _StderrHandler(sys.stderr.fileno())
     stream.setFormatter(_choose_formatter()(redactor))
-    records: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_QUEUED)
-    handler = _DroppingQueueHandler(records, stream)
+    handler = _DroppingQueueHandler(stream)
+    os.register_at_fork(before=handler.wait_written, after_in_child=handler.start)
     handler.addFilter(LogRateLimit())
-    writer = threading.Thread(target=_write_records, args=(records, stream), name="log", daemon=True)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.getLogger(TRAFFIC_LOGGER).setLevel(logging.DEBUG)
     logging.raiseExceptions = False  # a full disk behind stderr must not print tracebacks into it
-    writer.start()
     try:
         yield
     finally:
         root.removeHandler(handler)
-        with contextlib.suppress(queue.Full):  # nobody reads stderr; the thread ends with the process
-            records.put_nowait(None)
-            writer.join()
+        handler.stop()

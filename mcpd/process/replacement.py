@@ -29,6 +29,7 @@ import trio
 from mcpd import __version__
 from mcpd.io.reader import is_readable
 from mcpd.model.text import shorten
+from mcpd.privacy.logs import write_all
 from mcpd.process.labels import fork_daemon, start_process
 from mcpd.process.systemd import notify
 
@@ -220,6 +221,7 @@ class Successor:
             raise CannotReplace(f"it did not take over: {error.strerror or error}") from None
         if taken:
             self._connection.close()  # so that it does not wait until all memory is freed
+            write_all()
             os._exit(0)
         raise CannotReplace("it has ended while it took over")
 
@@ -311,6 +313,7 @@ def exit_if_replaceable() -> None:
     """Something has failed: exit without ending anything if the old version can go on."""
     if Predecessor.undismissed is not None:
         log.error("mcpd %s cannot take over", __version__, exc_info=sys.exc_info()[0] is not None)
+        write_all()
         os._exit(1)
 
 

@@ -353,5 +353,7 @@ def test_the_old_version_goes_on_if_the_new_one_fails_after_its_trial(tmp_path: 
         assert text(client.request("tools/call", name="one__echo", arguments={"n": 1})) == {"n": 1}
         assert daemon.status("one")["pid"] == pid
         assert daemon.process.wait(BOUND) != 0
+        assert "mcpd was not upgraded" in daemon.log
+        assert ("RuntimeError: broken" in daemon.log) == ("takes over" in kind)
         with suppress(EOFError):
             client.request("mcpd/shutdown")
