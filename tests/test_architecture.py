@@ -68,7 +68,7 @@ LINES = {
     "mcpd/supervision": 4_639,
     "mcpd/transports": 5_218,
     "mcpd/wire": 1_327,
-    "ctl": 6_247,
+    "ctl": 6_251,
     "ctl/bridge": 1_879,
     "ctl/commands": 5_103,
     "ctl/editors": 4_557,

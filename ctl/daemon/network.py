@@ -128,7 +128,11 @@ class WebSocketLines:
             text = f"the request takes {len(line)} bytes as JSON, and --url allows {MAX_MESSAGE}"
             raise UsageError(text, may_have_run=False)
         self._set_timeout()
-        self._socket.sendall(self._protocol.send(TextMessage(line.rstrip(b"\n").decode())))
+        try:
+            data = self._protocol.send(TextMessage(line.rstrip(b"\n").decode()))
+        except ProtocolError:
+            raise OSError(errno.EPIPE, self.reason or "it has ended") from None
+        self._socket.sendall(data)
 
     def recv(self, _: int) -> bytes:
         """Return complete lines, or nothing if the connection has ended."""
@@ -153,7 +157,7 @@ class WebSocketLines:
             data = self._socket.recv(1 << 18)
         except TimeoutError:
             if self._deadline is None or self._deadline > time.monotonic():
-                raise OSError(errno.ETIMEDOUT, f"nothing came for {_SILENCE:.0f} s") from None
+                raise OSError(errno.ECONNABORTED, f"nothing came for {_SILENCE:.0f} s") from None
             raise
         try:
             self._protocol.receive_data(data or None)
