@@ -10,7 +10,7 @@ import json
 import keyword
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ import attrs
 import msgspec
 
 if TYPE_CHECKING:
+    import ast
+
     import pydantic_monty as monty
 
 MAX_CODE = 32 * 1024
@@ -27,8 +29,10 @@ MAX_SECONDS, MAX_MEMORY, MAX_OUTPUT, MAX_CALLS = 10.0, 128 << 20, 64 * 1024, 200
 """Of one run: seconds in which the code itself runs, bytes of its memory and its output, and its calls."""
 _WATCHDOG = 15.0
 """Seconds after which a sandbox that does not keep to its limits is killed."""
+_MAX_MISTAKES = 10
 _MAX_SUSPENSIONS = 5 * MAX_CALLS
-_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
+_TYPES = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
+"""The types of constants that an argument of a simple type can have."""
 
 _starting = threading.Lock()
 """It looks for its program by means of `sysconfig`, whose first use must not happen in two threads."""
@@ -63,6 +67,7 @@ class CodeSandbox:
         self._process = ExitStack()
         self._printed = pydantic_monty.CollectString(MAX_OUTPUT)
         self._snapshot: monty.SyncSnapshot
+        self._functions: Collection[str] = ()
         self._is_async = False
         self._calls = 0
 
@@ -99,9 +104,15 @@ class CodeSandbox:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise CodeFailed(f"the code is not valid Python: {error}") from None
         self._is_async = any(isinstance(each, ast.Await) for each in nodes)
-        used = {each.id for each in nodes if isinstance(each, ast.Name)}
-        stubs = ["from typing import Any"]
-        stubs += [_stub(name, functions[name], self._is_async) for name in sorted(used & functions.keys())]
+        self._functions = functions.keys()
+        mistakes = [
+            mistake
+            for each in nodes
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in functions
+            for mistake in _mistakes(each, each.func.id, functions[each.func.id])
+        ]
+        if mistakes:
+            raise CodeFailed("; ".join(mistakes[:_MAX_MISTAKES]))
         limits: monty.ResourceLimits = {
             "max_memory": MAX_MEMORY,
             "max_feed_duration_secs": MAX_SECONDS,
@@ -110,10 +121,7 @@ class CodeSandbox:
         with self._failures():
             with _starting:
                 pool = self._monty.Monty(min_processes=1, max_processes=1, request_timeout=_WATCHDOG)
-            checkout = self._process.enter_context(pool).checkout(
-                limits=limits, type_check=True, type_check_stubs="\n".join(stubs), type_check_format="concise"
-            )
-            session = self._process.enter_context(checkout)
+            session = self._process.enter_context(self._process.enter_context(pool).checkout(limits=limits))
             self._snapshot = session.feed_start(code, print_callback=self._printed)
             return self._next_step()
 
@@ -159,7 +167,7 @@ class CodeSandbox:
         self._calls += 1
         if self._calls > MAX_CALLS:
             raise CodeFailed(f"the code made more than {MAX_CALLS} calls; the earlier ones have run")
-        if now.args:
+        if now.args and now.function_name in self._functions:
             return TypeError(f"{now.function_name}() takes keyword arguments only")
         try:
             msgspec.json.encode(now.kwargs)
@@ -205,20 +213,23 @@ def value_in_code(text: str, structured: object) -> object:
     return text
 
 
-def _stub(name: str, schema: Mapping[str, object], is_async: bool) -> str:
-    """Return a declaration for the type checker. If a name is no identifier, no arguments are declared."""
+def _mistakes(call: ast.Call, name: str, schema: Mapping[str, object]) -> Iterator[str]:
+    """Find what of a call is wrong by the schema of its arguments, as far as it is known before it runs."""
     shapes, required = schema.get("properties"), schema.get("required")
     shapes = shapes if isinstance(shapes, dict) else {}
-    required = required if isinstance(required, list) else []
-    given = [
-        f"{each}: {_type(shape)}" + ("" if each in required else " = ...") for each, shape in shapes.items()
-    ]
-    if not all(each.isidentifier() and not keyword.iskeyword(each) for each in shapes):
-        given = []
-    arguments = ", ".join([*("*" for _ in given[:1]), *given, "**more: Any"])
-    return f"{'async ' if is_async else ''}def {name}({arguments}) -> Any: ..."
-
-
-def _type(shape: object) -> str:
-    kind = shape.get("type") if isinstance(shape, dict) else None
-    return _TYPES.get(str(kind), "Any")
+    given = {each.arg: each.value for each in call.keywords}
+    where = f"line {call.lineno}: {name}()"
+    if call.args:
+        yield f"{where} takes keyword arguments only"
+    elif None not in given:  # otherwise `**more` may contain any
+        missing = [each for each in required if each not in given] if isinstance(required, list) else []
+        yield from (f"{where} misses the argument {each!r}" for each in missing)
+        if schema.get("additionalProperties") is False:
+            yield from (f"{where} has no argument {each!r}" for each in given if each not in shapes)
+    for key, value in given.items():
+        shape = shapes.get(key)
+        kind = shape.get("type") if isinstance(shape, dict) else None
+        types = _TYPES.get(kind) if isinstance(kind, str) else None
+        constant = getattr(value, "value", None) if type(value).__name__ == "Constant" else None
+        if types is not None and constant is not None and type(constant) not in types:
+            yield f"{where}: {key} must be of type {kind}, not {constant!r:.40}"

@@ -69,9 +69,9 @@ def test_mistakes_are_told_and_failed_tools_raise(start: Any, filesystem: Json, 
     client = McpClient(daemon, MODERN, profile="*", capabilities={})
     missing = str(tmp_path / "files/none.txt")
     cases = {
-        "fs__read_text_file()": "required parameter `path`",
-        "fs__read_text_file(path=1)": "Expected `str`",
-        "fs__read_tex_file(path='x')": "fs__read_tex_file` used when not defined",
+        "fs__read_text_file()": "misses the argument 'path'",
+        "fs__read_text_file(path=1)": "path must be of type string, not 1",
+        "fs__read_tex_file(path='x')": "no tool is called 'fs__read_tex_file'; did you mean fs__read_",
         f"fs__read_text_file(path={missing!r})": "RuntimeError: ENOENT",
         "def f(": "not valid Python",
         "1/0": "ZeroDivisionError",
@@ -89,6 +89,7 @@ def test_mistakes_are_told_and_failed_tools_raise(start: Any, filesystem: Json, 
     )
     assert run(client, caught) == ("no file\n", False)
     assert run(client, "fake__echo(a=1)['a']") == ("1", False)
+    assert run(client, "import re\nre.search('b+', fake__echo(a='abbc')['a']).group()") == ("bb", False)
 
 
 def test_policies_decide_about_calls_in_code(start: Any) -> None:

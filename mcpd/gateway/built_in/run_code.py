@@ -10,6 +10,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -85,7 +86,7 @@ class _Run:
                 ended = f"\n{self._done} calls had ended before that." if self._done else ""
                 return text_result(self._request.context, f"{error}{ended}", is_error=True)
             finally:
-                with trio.CancelScope(shield=True):
+                with trio.CancelScope(shield=True), suppress(CodeFailed):
                     await trio.to_thread.run_sync(sandbox.close)
 
     async def _run_in(self, sandbox: CodeSandbox, code: str) -> str:
