@@ -348,7 +348,7 @@ def _port_of(connection: sockets.socket, ports: Sequence[HttpPort]) -> HttpPort 
 
 @attrs.frozen(eq=False)
 class TakeOver:
-    """Goes on with what the version before this one has left."""
+    """Restores the state of the previous version."""
 
     state: DaemonState
     predecessor: Predecessor

@@ -54,7 +54,7 @@ LINES = {
     "mcpd": 1_687,
     "mcpd/api": 7_434,
     "mcpd/auth": 5_720,
-    "mcpd/calls": 7_956,
+    "mcpd/calls": 7_963,
     "mcpd/client": 1_793,
     "mcpd/config": 5_093,
     "mcpd/files": 620,

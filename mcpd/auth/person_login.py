@@ -8,7 +8,7 @@ its link (her account would serve him), or let her browser finish one that he be
 data; "login CSRF"). So a link works only in a browser that proves to be its person's: it logs in at the same
 issuer, for the same audience, as the person's editor does, and what the access token says decides. The proof
 is bound to this browser by a cookie that other origins cannot set or read, and that both callbacks require.
-Whoever gets a link, the address of an authorization server, or an answer cannot use it without the cookie. An
+Without the cookie, a link, the address of an authorization server, or an answer is useless to others. An
 access token is used for this only if mcpd requested it itself: one that an MCP client brings proves nothing
 about a browser.
 """
@@ -144,7 +144,7 @@ class LoginPages:
             return Page(400, "Not logged in", f"mcpd cannot find out at {self._issuer} who you are: {error}")
 
     def _known(self, cookies: str) -> list[_Browser]:
-        """Return what this browser has begun."""
+        """Return the logins that this browser has started."""
         named = (each.strip().partition("=") for each in cookies.split(";"))
         values = [value for name, _, value in named if name.startswith(self._cookie_name)]
         return [self.browsers[value] for value in values if value in self.browsers]

@@ -58,6 +58,7 @@ class KeptResults:
         self._directory = directory
         self._thread, self._reading = OwnThread(), OwnThread()
         self._kept: dict[str, KeptResult] = {}
+        self._has_found_earlier = False
 
     def __repr__(self) -> str:
         return f"<KeptResults in {self._directory}: {len(self._kept)}>"
@@ -67,6 +68,9 @@ class KeptResults:
         key = secrets.token_hex(16)
         path = self._directory / f"{key}.{'txt' if is_text else 'json'}"
         kept = KeptResult(key, owner, path, is_text, len(data), time.time() + MAX_AGE)
+        if not self._has_found_earlier:
+            self._has_found_earlier = True
+            self._kept = {**await self._thread.run(self._find_earlier), **self._kept}
         old = self._take_old(kept)
         await self._thread.run(self._write, path, data, old)
         self._kept[key] = kept
@@ -102,9 +106,8 @@ class KeptResults:
     def _write(self, path: Path, data: bytes, old: list[Path]) -> None:
         private_directory(str(self._directory))
         for each in old:
-            each.unlink(missing_ok=True)
-        if not self._kept:
-            self._remove_older_files()
+            with suppress(OSError):
+                each.unlink()
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -113,12 +116,16 @@ class KeptResults:
             path.unlink(missing_ok=True)
             raise
 
-    def _remove_older_files(self) -> None:
-        """Remove what earlier daemons have left here for longer than a day."""
-        for each in self._directory.iterdir():
+    def _find_earlier(self) -> dict[str, KeptResult]:
+        """Return what earlier daemons have left here. It belongs to no client now, but takes room."""
+        private_directory(str(self._directory))
+        found = []
+        for path in filter(Path.is_file, self._directory.iterdir()):
             with suppress(OSError):
-                if each.stat().st_mtime < time.time() - MAX_AGE:
-                    each.unlink()
+                status = path.lstat()
+                until = status.st_mtime + MAX_AGE
+                found.append(KeptResult(path.stem, None, path, True, status.st_size, until))
+        return {each.id: each for each in sorted(found, key=lambda each: each.until)}
 
 
 def _read(kept: KeptResult, read: Callable[[KeptResult, TextIO], T]) -> T:

@@ -1,7 +1,7 @@
 """What replicas share through Redis, in the background: no call waits for it.
 
 Each feature has its own part. A few times per second, a thread brings what has changed here to Redis, and
-gets what others have changed. While Redis is down, everything goes on with what is known.
+gets what others have changed. While Redis is down, each replica works with its last known state.
 """
 
 from __future__ import annotations

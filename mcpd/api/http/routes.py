@@ -187,7 +187,7 @@ class HttpApi:
         return any(each.is_receiving(age) for each in self._connections)
 
     def suspend(self, reason: str) -> None:
-        """End what is in progress, and save the sessions at once: another version goes on with them."""
+        """End what is in progress, and save the sessions at once: the next version needs them."""
         self._endpoint.close(reason)
         self._sessions.save_now()
 
