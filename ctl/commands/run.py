@@ -41,7 +41,7 @@ def run(cli: CliContext, script: str) -> int:
     if not is_installed():
         raise UsageError(
             "mcpctl is installed without the extra `code`",
-            hint="pip install pydantic-monty   (next to mcpctl)",
+            hint="pipx inject mcp-connection-daemon pydantic-monty   (or pip install it next to mcpctl)",
         )
     try:
         code = sys.stdin.read() if script == "-" else Path(script).read_text()
@@ -60,7 +60,10 @@ def run(cli: CliContext, script: str) -> int:
         raise ScriptFailed(f"the script failed: {error}") from None
     finally:
         cli.out.end_progress()
-    cli.out.answer({"output": step}, step.removesuffix("\n"))
+    if cli.out.json:
+        cli.out.json_value({"output": step})
+    elif step:
+        cli.out.block(step.removesuffix("\n"))
     return 0
 
 

@@ -167,6 +167,8 @@ def test_script_runs_from_the_shell(start: Any, tmp_path: Path) -> None:
         "[each['a'] for each in both]"
     )
     assert daemon.mcpctl("run", str(script)).stdout == "[1, 2]\n"
+    script.write_text("for n in range(2):\n    print('line', fake__echo(a=n)['a'])")
+    assert daemon.mcpctl("run", str(script)).stdout == "line 0\nline 1\n"
     script.write_text("fake__fail(message='broken')")
     failed = daemon.mcpctl("run", str(script))
     assert failed.returncode == 1
